@@ -1,0 +1,49 @@
+# Every target bootstraps what it needs: python3 (3.11 or newer), pip and git are enough.
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+UV := PYTHONPATH=.uv $(PYTHON) -m uv
+RUN := .venv/bin
+STATE ?= .state
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check format bench clean
+
+help: ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+# uv goes into a folder of its own, so neither the system's nor the user's packages change.
+.uv/.$(UV_VERSION):
+	@$(PYTHON) -c 'import sys; sys.exit("Apportion needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	@rm -rf .uv
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-warn-conflicts --target .uv uv==$(UV_VERSION)
+	@touch $@
+
+.venv/.run: .uv/.$(UV_VERSION) pyproject.toml uv.lock
+	$(UV) sync --frozen --quiet --no-default-groups --inexact --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
+	@touch $@
+
+.venv/.dev: .venv/.run
+	$(UV) sync --frozen --quiet --all-groups
+	@touch $@
+
+up: .venv/.run ## start the server with its demo: a real fleet and its real tasks
+	$(RUN)/apportion up --state $(STATE)
+
+test: .venv/.dev ## run the tests (real PostgreSQL, real processes)
+	$(RUN)/python -m pytest -n 2 -m "not slow"
+
+check: .venv/.dev ## lint, format, types, layers
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/basedpyright
+	$(RUN)/lint-imports
+
+format: .venv/.dev ## format and apply safe fixes
+	$(RUN)/ruff check --fix .
+	$(RUN)/ruff format .
+
+bench: .venv/.dev ## measure; results in bench/results
+	$(RUN)/python -m bench
+
+clean: ## remove what the other targets made
+	rm -rf .venv .uv .ruff_cache .pytest_cache .hypothesis .import_linter_cache

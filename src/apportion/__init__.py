@@ -1,0 +1,1 @@
+"""Apportion shares GPUs by the slice and accounts for every one."""

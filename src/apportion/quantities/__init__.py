@@ -1,0 +1,1 @@
+"""Exact quantities: fractions of a GPU, bytes, unit sets, windows of time, ids. Pure."""
