@@ -1,8 +1,8 @@
 """Sets of units of one GPU's ruler, as integers and as PostgreSQL's int4multirange.
 
-In memory a set is a bit mask: bit ``i`` is unit ``i``, so "do these clash" is ``a & b != 0``. In the
-database it is an ``int4multirange``. ``WHOLE`` is every unit whatever the ruler's length: all bits set,
-written ``{[0,)}``, so that it clashes with any booking of the GPU.
+In memory a set is a bit mask: bit ``i`` is unit ``i``, so "do these clash" is ``a & b != 0``. In
+the database it is an ``int4multirange``. ``WHOLE`` is every unit whatever the ruler's length: all
+bits set, written ``{[0,)}``, so that it clashes with any booking of the GPU.
 """
 
 import re
@@ -77,7 +77,7 @@ def to_multirange(mask: int) -> str:
 
 
 def from_multirange(text: str) -> int:
-    """Read what `to_multirange` (or PostgreSQL) writes; an open end means every unit from there on."""
+    """Read what `to_multirange` or PostgreSQL writes; an open end is every unit from there on."""
     if not _MULTIRANGE.fullmatch(text):
         raise ValueError(f"not a multirange of units: {text!r}")
     mask = 0
