@@ -1,0 +1,392 @@
+-- The schema of Apportion: what is true lives here, as named constraints.
+--
+-- Conventions. Every table of a tenant's things has tenant_id. A column has one writer, named where it
+-- is not plain. Times are instants (timestamptz), windows half-open ranges '[)'. Rows that a placement
+-- index follows carry changed_xid, so that a reader can ask for "all that may have changed since my last
+-- snapshot" without a gap, whatever the order of commits. Nothing here reads the clock: callers pass it.
+
+CREATE EXTENSION IF NOT EXISTS btree_gist;
+
+CREATE TABLE tenants (
+    id text NOT NULL,
+    name text NOT NULL,
+    created_at timestamptz NOT NULL,
+    CONSTRAINT tenants_pkey PRIMARY KEY (id),
+    CONSTRAINT tenants_id_form CHECK (id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$')
+);
+
+-- A token is shown once; only the SHA-256 of its 256 random bits is kept.
+CREATE TABLE tokens (
+    id text NOT NULL,
+    tenant_id text NOT NULL,
+    name text NOT NULL,
+    hash bytea NOT NULL,
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    revoked_at timestamptz,
+    CONSTRAINT tokens_pkey PRIMARY KEY (id),
+    CONSTRAINT tokens_hash_key UNIQUE (hash),
+    CONSTRAINT tokens_hash_length CHECK (octet_length(hash) = 32),
+    CONSTRAINT tokens_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
+);
+
+CREATE TABLE sites (
+    id text NOT NULL,
+    tenant_id text NOT NULL,
+    name text NOT NULL,
+    region text NOT NULL,
+    created_at timestamptz NOT NULL,
+    CONSTRAINT sites_pkey PRIMARY KEY (id),
+    CONSTRAINT sites_name_key UNIQUE (tenant_id, name),
+    CONSTRAINT sites_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
+);
+
+-- tenant_id is the owner. replicas and shares are read out of the policy when it is written, because
+-- they are the ruler of every GPU of the pool.
+CREATE TABLE pools (
+    id text NOT NULL,
+    tenant_id text NOT NULL,
+    site_id text NOT NULL,
+    name text NOT NULL,
+    class text NOT NULL,
+    gpu_model text NOT NULL,
+    sharing text NOT NULL,
+    agent text NOT NULL,
+    provider_account_id text,
+    policy jsonb NOT NULL,
+    replicas integer,
+    shares integer,
+    version integer NOT NULL DEFAULT 1,
+    created_at timestamptz NOT NULL,
+    archived_at timestamptz,
+    -- Raised whenever nodes, GPUs or atoms of the pool change, so that a placement index knows to reload.
+    fleet_revision bigint NOT NULL DEFAULT 0,
+    CONSTRAINT pools_pkey PRIMARY KEY (id),
+    CONSTRAINT pools_name_key UNIQUE (tenant_id, name),
+    CONSTRAINT pools_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT pools_site_fkey FOREIGN KEY (site_id) REFERENCES sites (id),
+    CONSTRAINT pools_class_known CHECK (
+        class IN ('metal-host', 'vps-host', 'kubernetes-host', 'slurm-host', 'provider')
+    ),
+    CONSTRAINT pools_sharing_known CHECK (sharing IN ('exclusive', 'mig', 'timeslice', 'mps')),
+    CONSTRAINT pools_provider_account CHECK ((class = 'provider') = (provider_account_id IS NOT NULL)),
+    CONSTRAINT pools_provider_agent CHECK (class <> 'provider' OR agent = 'none'),
+    CONSTRAINT pools_replicas_range CHECK (replicas BETWEEN 1 AND 48),
+    CONSTRAINT pools_shares_fixed CHECK (shares = 100),
+    CONSTRAINT pools_split CHECK (
+        num_nonnulls(replicas, shares) = CASE WHEN sharing IN ('timeslice', 'mps') THEN 1 ELSE 0 END
+    )
+);
+
+-- max NULL is unlimited; a missing row grants nothing. used may exceed max only after max was lowered,
+-- which is why that is no constraint: the charging statement refuses instead.
+CREATE TABLE quotas (
+    tenant_id text NOT NULL,
+    pool_id text NOT NULL,
+    resource text NOT NULL,
+    max numeric,
+    used numeric NOT NULL DEFAULT 0,
+    CONSTRAINT quotas_pkey PRIMARY KEY (tenant_id, pool_id, resource),
+    CONSTRAINT quotas_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT quotas_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
+    CONSTRAINT quotas_resource_known CHECK (
+        resource IN ('gpu', 'gpu.mig', 'gpu.slot', 'gpu.share', 'vcpu', 'memoryGiB')
+    ),
+    CONSTRAINT quotas_max_not_negative CHECK (max >= 0),
+    CONSTRAINT quotas_used_not_negative CHECK (used >= 0)
+);
+
+-- tenant_id is the machine's owner; controller says who runs what is on it.
+CREATE TABLE nodes (
+    id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
+    uid text NOT NULL,
+    tenant_id text NOT NULL,
+    pool_id text NOT NULL,
+    name text NOT NULL,
+    target text NOT NULL,
+    controller text NOT NULL,
+    health text NOT NULL,
+    health_reason text,
+    inventory jsonb NOT NULL,
+    inventory_at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL,
+    CONSTRAINT nodes_pkey PRIMARY KEY (id),
+    CONSTRAINT nodes_uid_key UNIQUE (uid),
+    CONSTRAINT nodes_name_key UNIQUE (pool_id, name),
+    CONSTRAINT nodes_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT nodes_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
+    CONSTRAINT nodes_target_known CHECK (target IN ('direct', 'kubernetes', 'slurm', 'none')),
+    CONSTRAINT nodes_controller_known CHECK (controller IN ('platform', 'tenant')),
+    CONSTRAINT nodes_health_known CHECK (health IN ('healthy', 'degraded', 'no_capacity')),
+    CONSTRAINT nodes_health_reason CHECK ((health = 'healthy') = (health_reason IS NULL))
+);
+
+-- Host scalars, in whole fine units: vcpu in 1/1000, memoryGiB in MiB, huge pages in pages.
+-- total is what the machine has to give, ratio the overcommit, capacity what may be booked: the product,
+-- but never below what is allocated.
+CREATE TABLE node_resources (
+    node_id integer NOT NULL,
+    tenant_id text NOT NULL,
+    resource text NOT NULL,
+    total bigint NOT NULL,
+    ratio numeric NOT NULL,
+    capacity bigint NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT node_resources_pkey PRIMARY KEY (node_id, resource),
+    CONSTRAINT node_resources_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id) ON DELETE CASCADE,
+    CONSTRAINT node_resources_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT node_resources_resource_known CHECK (
+        resource IN ('vcpu', 'memoryGiB', 'hugepages2Mi', 'hugepages1Gi')
+    ),
+    CONSTRAINT node_resources_total_not_negative CHECK (total >= 0),
+    CONSTRAINT node_resources_ratio_range CHECK (ratio BETWEEN 0.1 AND 100),
+    CONSTRAINT node_resources_hugepages_exact CHECK (resource NOT LIKE 'hugepages%' OR ratio = 1),
+    CONSTRAINT node_resources_capacity_covers CHECK (capacity >= floor(total * ratio))
+);
+
+-- Every legal placement of every board that this version knows, written at start from package data:
+-- what a booking of a MIG instance must lie on.
+CREATE TABLE mig_placements (
+    board text NOT NULL,
+    profile text NOT NULL,
+    start integer NOT NULL,
+    units int4multirange NOT NULL,
+    CONSTRAINT mig_placements_pkey PRIMARY KEY (board, profile, start),
+    CONSTRAINT mig_placements_units_key UNIQUE (board, profile, start, units)
+);
+
+-- The ruler: split says into what the GPU is cut as observed, ruler how many units that makes.
+-- layout_generation rises whenever the observed cut changes; bookings carry the one they were made for.
+CREATE TABLE gpus (
+    id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
+    uuid text NOT NULL,
+    tenant_id text NOT NULL,
+    pool_id text NOT NULL,
+    node_id integer NOT NULL,
+    index integer NOT NULL,
+    product text NOT NULL,
+    model text NOT NULL,
+    board text,
+    pci_address text,
+    memory_mib bigint,
+    numa_node integer,
+    mig_current boolean NOT NULL,
+    mig_pending boolean NOT NULL,
+    split text NOT NULL,
+    ruler integer NOT NULL,
+    layout_generation integer NOT NULL DEFAULT 1,
+    nvlink jsonb NOT NULL,
+    -- Written by inventory: why nothing of the GPU can be booked, NULL when it can.
+    unbookable_reason text,
+    present boolean NOT NULL,
+    CONSTRAINT gpus_pkey PRIMARY KEY (id),
+    CONSTRAINT gpus_uuid_key UNIQUE (uuid),
+    CONSTRAINT gpus_id_board_key UNIQUE (id, board),
+    CONSTRAINT gpus_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT gpus_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
+    CONSTRAINT gpus_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id),
+    CONSTRAINT gpus_split_known CHECK (split IN ('none', 'mig', 'slots', 'shares')),
+    CONSTRAINT gpus_ruler_positive CHECK (ruler >= 1)
+);
+CREATE INDEX gpus_pool ON gpus (pool_id, id);
+CREATE INDEX gpus_node ON gpus (node_id);
+
+-- What can be booked, derived from what the node reports. An atom is never edited into another: a new
+-- cut retires the old atoms and makes new ones, so a booking's atom keeps meaning what it meant.
+CREATE TABLE atoms (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    tenant_id text NOT NULL,
+    pool_id text NOT NULL,
+    gpu_id integer NOT NULL,
+    key text NOT NULL,
+    class text NOT NULL,
+    units int4multirange NOT NULL,
+    generation integer NOT NULL,
+    board text,
+    profile text,
+    start integer,
+    share_num integer NOT NULL,
+    share_den integer NOT NULL,
+    bookable boolean NOT NULL,
+    reason text,
+    attributes jsonb NOT NULL,
+    retired_at timestamptz,
+    CONSTRAINT atoms_pkey PRIMARY KEY (id),
+    CONSTRAINT atoms_units_key UNIQUE (id, gpu_id, units),
+    CONSTRAINT atoms_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT atoms_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
+    CONSTRAINT atoms_gpu_fkey FOREIGN KEY (gpu_id) REFERENCES gpus (id),
+    CONSTRAINT atoms_gpu_board_fkey FOREIGN KEY (gpu_id, board) REFERENCES gpus (id, board),
+    CONSTRAINT atoms_placement_fkey FOREIGN KEY (board, profile, start, units)
+        REFERENCES mig_placements (board, profile, start, units),
+    CONSTRAINT atoms_class_known CHECK (class IN ('gpu', 'gpu.mig', 'gpu.slot', 'gpu.share')),
+    CONSTRAINT atoms_units_not_empty CHECK (units <> '{}'::int4multirange),
+    CONSTRAINT atoms_mig_bookable_is_legal CHECK (
+        class <> 'gpu.mig' OR NOT bookable OR num_nonnulls(board, profile, start) = 3
+    ),
+    CONSTRAINT atoms_share_range CHECK (
+        share_den > 0 AND share_num BETWEEN CASE WHEN bookable THEN 1 ELSE 0 END AND share_den
+    ),
+    CONSTRAINT atoms_reason_given CHECK (bookable = (reason IS NULL)),
+    CONSTRAINT atoms_retired_unbookable CHECK (retired_at IS NULL OR NOT bookable)
+);
+CREATE UNIQUE INDEX atoms_live_key ON atoms (key) WHERE retired_at IS NULL;
+CREATE INDEX atoms_gpu ON atoms (gpu_id) WHERE retired_at IS NULL;
+CREATE INDEX atoms_pool ON atoms (pool_id, id) WHERE retired_at IS NULL;
+
+-- An ask by a tenant, and what became of it. pool_id is the pool it got, candidates those it may get.
+-- The life: pending -> placed -> active -> ending -> ended, or failed; reason says why it is where it is.
+CREATE TABLE reservations (
+    id text NOT NULL,
+    tenant_id text NOT NULL,
+    caller text NOT NULL,
+    name text,
+    pool_id text,
+    candidates text[] NOT NULL,
+    state text NOT NULL,
+    reason jsonb NOT NULL,
+    devices jsonb NOT NULL,
+    vcpu_milli bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    asked_start timestamptz,
+    asked_end timestamptz,
+    duration interval,
+    starts_at timestamptz,
+    ends_at timestamptz,
+    pending_until timestamptz NOT NULL,
+    charges jsonb NOT NULL,
+    request_hash bytea NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT reservations_pkey PRIMARY KEY (id),
+    CONSTRAINT reservations_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT reservations_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
+    CONSTRAINT reservations_state_known CHECK (
+        state IN ('pending', 'placed', 'active', 'ending', 'ended', 'failed')
+    ),
+    CONSTRAINT reservations_reason_coded CHECK (reason ? 'code'),
+    CONSTRAINT reservations_candidates_given CHECK (cardinality(candidates) > 0),
+    CONSTRAINT reservations_pool_is_candidate CHECK (pool_id = ANY (candidates)),
+    CONSTRAINT reservations_live_has_window CHECK (
+        state NOT IN ('placed', 'active', 'ending') OR num_nonnulls(pool_id, starts_at, ends_at) = 3
+    ),
+    CONSTRAINT reservations_window_forward CHECK (ends_at >= starts_at),
+    CONSTRAINT reservations_asks_for_time CHECK (
+        num_nonnulls(duration, asked_end) = 1 AND (asked_end IS NULL OR asked_end > asked_start)
+    ),
+    CONSTRAINT reservations_asks_for_something CHECK (
+        jsonb_array_length(devices) > 0 OR vcpu_milli > 0 OR memory_mib > 0
+    ),
+    CONSTRAINT reservations_host_not_negative CHECK (vcpu_milli >= 0 AND memory_mib >= 0)
+);
+CREATE INDEX reservations_by_tenant ON reservations (tenant_id, created_at, id);
+CREATE INDEX reservations_pending ON reservations (created_at, id) WHERE state = 'pending';
+CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
+CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');
+CREATE INDEX reservations_live_by_pool ON reservations (pool_id)
+    WHERE state IN ('placed', 'active', 'ending');
+
+-- Units of a GPU for a window. The exclusion constraint is the whole exclusivity rule; the checks close
+-- its holes (NULL and empty ranges would slip past it). planned is what is billed, during what is kept
+-- from others. Ending early shortens during; a booking may be voided only before it begins, so that one
+-- which began can never be argued away. The reservation is checked at commit, because bookings are
+-- written first: whoever loses here never becomes a reservation.
+CREATE TABLE bookings (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    tenant_id text NOT NULL,
+    pool_id text NOT NULL,
+    gpu_id integer NOT NULL,
+    reservation_id text,
+    partition_id text,
+    piece integer NOT NULL,
+    device integer NOT NULL,
+    class text NOT NULL,
+    atom_id bigint,
+    generation integer NOT NULL,
+    units int4multirange NOT NULL,
+    during tstzrange NOT NULL,
+    planned tstzrange NOT NULL,
+    share_num integer NOT NULL,
+    share_den integer NOT NULL,
+    voided_at timestamptz,
+    changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    CONSTRAINT bookings_pkey PRIMARY KEY (id),
+    CONSTRAINT bookings_no_overlap EXCLUDE USING gist (
+        gpu_id WITH =, units WITH &&, during WITH &&
+    ) WHERE (voided_at IS NULL),
+    CONSTRAINT bookings_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT bookings_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
+    CONSTRAINT bookings_gpu_fkey FOREIGN KEY (gpu_id) REFERENCES gpus (id),
+    CONSTRAINT bookings_reservation_fkey FOREIGN KEY (reservation_id) REFERENCES reservations (id)
+        DEFERRABLE INITIALLY DEFERRED,
+    CONSTRAINT bookings_atom_fkey FOREIGN KEY (atom_id, gpu_id, units)
+        REFERENCES atoms (id, gpu_id, units),
+    CONSTRAINT bookings_class_known CHECK (
+        class IN ('gpu', 'gpu.mig', 'gpu.slot', 'gpu.share', 'partition')
+    ),
+    CONSTRAINT bookings_one_holder CHECK (
+        num_nonnulls(reservation_id, partition_id) = 1
+        AND (class = 'partition') = (partition_id IS NOT NULL)
+    ),
+    CONSTRAINT bookings_units_not_empty CHECK (units <> '{}'::int4multirange AND lower(units) >= 0),
+    CONSTRAINT bookings_whole_is_every_unit CHECK (
+        (class IN ('gpu', 'partition')) = (units = '{[0,)}'::int4multirange)
+    ),
+    CONSTRAINT bookings_mig_lies_on_atom CHECK (class <> 'gpu.mig' OR atom_id IS NOT NULL),
+    CONSTRAINT bookings_during_half_open CHECK (
+        NOT isempty(during) AND lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during)
+    ),
+    CONSTRAINT bookings_planned_within_during CHECK (NOT isempty(planned) AND planned <@ during),
+    CONSTRAINT bookings_share_range CHECK (share_den > 0 AND share_num BETWEEN 0 AND share_den),
+    CONSTRAINT bookings_void_before_start CHECK (voided_at <= lower(during))
+);
+CREATE INDEX bookings_changed ON bookings (changed_xid);
+CREATE INDEX bookings_reservation ON bookings (reservation_id);
+CREATE INDEX bookings_ended ON bookings (tenant_id, upper(planned));
+
+-- Host resources of one node for a window. A check on one row cannot see time: whoever writes here
+-- holds the node's row lock and has the peak over the window tested in the same transaction.
+CREATE TABLE host_bookings (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    tenant_id text NOT NULL,
+    node_id integer NOT NULL,
+    reservation_id text NOT NULL,
+    vcpu_milli bigint NOT NULL,
+    memory_mib bigint NOT NULL,
+    during tstzrange NOT NULL,
+    voided_at timestamptz,
+    changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    CONSTRAINT host_bookings_pkey PRIMARY KEY (id),
+    CONSTRAINT host_bookings_reservation_key UNIQUE (reservation_id),
+    CONSTRAINT host_bookings_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT host_bookings_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id),
+    CONSTRAINT host_bookings_reservation_fkey FOREIGN KEY (reservation_id) REFERENCES reservations (id)
+        DEFERRABLE INITIALLY DEFERRED,
+    CONSTRAINT host_bookings_amount CHECK (
+        vcpu_milli >= 0 AND memory_mib >= 0 AND vcpu_milli + memory_mib > 0
+    ),
+    CONSTRAINT host_bookings_during_half_open CHECK (
+        NOT isempty(during) AND lower_inc(during) AND NOT upper_inc(during) AND NOT lower_inf(during)
+    ),
+    CONSTRAINT host_bookings_void_before_start CHECK (voided_at <= lower(during))
+);
+CREATE INDEX host_bookings_node ON host_bookings USING gist (node_id, during) WHERE (voided_at IS NULL);
+CREATE INDEX host_bookings_changed ON host_bookings (changed_xid);
+
+-- The outbox: appended in the transaction of the change it tells of. xid lets a reader cut where every
+-- earlier transaction has ended, because ids are given before commits.
+CREATE TABLE events (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    tenant_id text NOT NULL,
+    type text NOT NULL,
+    subject text NOT NULL,
+    actor text NOT NULL,
+    request_id text,
+    data jsonb NOT NULL,
+    occurred_at timestamptz NOT NULL,
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    CONSTRAINT events_pkey PRIMARY KEY (id),
+    CONSTRAINT events_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
+);
+CREATE INDEX events_by_subject ON events (subject, id);
+CREATE INDEX events_by_tenant ON events (tenant_id, id);
