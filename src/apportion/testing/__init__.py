@@ -1,0 +1,1 @@
+"""Help for tests, of this project and of those who build on it."""
