@@ -1,0 +1,30 @@
+"""Which units of which GPU an ask gets, or why none: pure, deterministic, on a picture of one pool.
+
+Time here is whole microseconds since the epoch, windows are half-open, `FOREVER` is an open end. The
+picture is never the truth: what is chosen from it is judged by the database.
+"""
+
+from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.index import PoolIndex
+from apportion.placement.offers import Move, Offer, Piece
+from apportion.placement.selectors import Expression, Selector
+from apportion.placement.state import FOREVER, AtomState, GpuState, Held, NodeState
+from apportion.placement.verdicts import Reason, Verdict
+
+__all__ = [
+    "FOREVER",
+    "Ask",
+    "AtomState",
+    "DeviceAsk",
+    "Expression",
+    "GpuState",
+    "Held",
+    "Move",
+    "NodeState",
+    "Offer",
+    "Piece",
+    "PoolIndex",
+    "Reason",
+    "Selector",
+    "Verdict",
+]

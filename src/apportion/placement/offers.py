@@ -1,0 +1,39 @@
+"""What the search answers when it finds room."""
+
+from dataclasses import dataclass
+
+HeldKey = tuple[str, int]
+"""Who holds, and which of its pieces: (reservation or partition id, piece number)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Units of one GPU for one device request; ``atom`` where the piece is a whole atom."""
+
+    device: int
+    gpu: int
+    units: int
+    atom: int | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A booking that has not begun gets other units of its GPU, so that the new one fits."""
+
+    gpu: int
+    key: HeldKey
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Room on one node: pieces, and the moves that make it.
+
+    ``leftover`` is how many units of the touched GPUs stay free: the smaller, the tighter the fit.
+    """
+
+    node: int
+    pieces: tuple[Piece, ...]
+    moves: tuple[Move, ...] = ()
+    leftover: int = 0

@@ -1,0 +1,75 @@
+"""Why an ask found no room: reasons as data, with counts that add up to the nodes looked at."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+# The order says what to tell first: what the asker can change, then what waiting changes.
+HELP: Final[dict[str, str]] = {
+    "pool_empty": "add a node: import its inventory into the pool",
+    "selector_matches_nothing": "loosen the selector; `apportion atom list` shows what there is",
+    "profile_not_in_layout": "ask for a profile that the pool's GPUs are cut into",
+    "no_unsplit_gpu": "this pool splits its GPUs; ask for all the units of one instead",
+    "larger_than_any_node": "ask for less on one node",
+    "units_booked": "wait for a booking to end, or ask for less or a later window",
+    "host_resources_short": "ask for less CPU or memory, or wait",
+    "gpu_unbookable": "see `apportion atom list --unbookable` for the reason of each",
+    "node_unhealthy": "see `apportion node list`",
+    "search_exhausted": "ask for fewer different pieces in one reservation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One code of `HELP` and how many nodes it holds for."""
+
+    code: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A refusal: its reasons, the first one to act on first; counts sum to ``nodes``."""
+
+    nodes: int
+    reasons: tuple[Reason, ...] = field(default=())
+
+    @property
+    def code(self) -> str:
+        """The reason to act on first."""
+        return self.reasons[0].code
+
+    @property
+    def message(self) -> str:
+        """One sentence for people: ``0 of 18 nodes: 11 units_booked, 7 host_resources_short``."""
+        if self.nodes == 0:
+            return "the pool has no nodes"
+        parts = ", ".join(f"{reason.count} {_WORDS[reason.code]}" for reason in self.reasons)
+        return f"0 of {self.nodes} nodes: {parts}"
+
+    @property
+    def hint(self) -> str:
+        """What would help."""
+        return HELP[self.code]
+
+
+_WORDS: Final[dict[str, str]] = {
+    "pool_empty": "the pool has no nodes",
+    "selector_matches_nothing": "have nothing that the selector matches",
+    "profile_not_in_layout": "are not cut into such a profile",
+    "no_unsplit_gpu": "have only split GPUs",
+    "larger_than_any_node": "are smaller than what is asked",
+    "units_booked": "are booked",
+    "host_resources_short": "lack CPU or memory",
+    "gpu_unbookable": "have only GPUs that cannot be booked now",
+    "node_unhealthy": "are not healthy",
+    "search_exhausted": "were too intricate to search to the end",
+}
+
+
+def verdict(nodes: int, counts: dict[str, int]) -> Verdict:
+    """Build a verdict from counts by code, ordered by what helps most."""
+    if nodes == 0:
+        return Verdict(0, (Reason("pool_empty", 0),))
+    order = list(HELP)
+    reasons = sorted(counts.items(), key=lambda item: order.index(item[0]))
+    return Verdict(nodes, tuple(Reason(code, count) for code, count in reasons if count))
