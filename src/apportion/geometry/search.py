@@ -1,0 +1,174 @@
+"""What fits on one GPU, where, beside what is there; what can be added; what is stranded.
+
+Every answer is exact: sets of reachable masks are followed instance by instance, and the ruler is
+so short that they stay in the hundreds. Occupied units are a mask of the board's ruler;
+`units.WHOLE` is all of them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from apportion.geometry.boards import Board, Placement, Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranded:
+    """Free units that no profile of the board can use beside what is there.
+
+    ``memory_mask`` are those memory slices, ``compute_slices`` the free compute slices beyond the
+    most that more instances could ever use; None when the caller did not say how many are in use.
+    """
+
+    memory_mask: int
+    compute_slices: int | None
+
+    @property
+    def memory_slices(self) -> int:
+        """How many memory slices are stranded."""
+        return self.memory_mask.bit_count()
+
+
+def place_all(
+    board: Board, profiles: Sequence[Profile], occupied: int = 0
+) -> tuple[Placement, ...] | None:
+    """Return legal, disjoint placements for all profiles, in their order, or None.
+
+    Of all ways the one is chosen that keeps the most profiles, then the most placements, possible
+    afterwards; among equals the one with the lowest starts in the order given. InvalidStateError
+    when the board's geometry is unknown.
+    """
+    board.known_ruler()
+    reached: dict[int, tuple[Placement, ...]] = {occupied: ()}
+    for profile in profiles:
+        step: dict[int, tuple[Placement, ...]] = {}
+        for mask, chosen in reached.items():
+            for placement in profile.placements:
+                if not mask & placement.mask:
+                    step.setdefault(mask | placement.mask, (*chosen, placement))
+        reached = step
+    if not reached:
+        return None
+    return reached[max(reached, key=lambda mask: _openness(board, mask))]
+
+
+def addable(board: Board, occupied: int = 0) -> Mapping[str, int]:
+    """Return for each profile how many more of it alone would fit.
+
+    InvalidStateError as in `place_all`.
+    """
+    board.known_ruler()
+    return {profile.name: _most(profile, occupied) for profile in board.profiles}
+
+
+def stranded(board: Board, occupied: int = 0, *, compute_used: int | None = None) -> Stranded:
+    """Return what no profile can use any more.
+
+    ``compute_used`` is the compute slices of what is there: the units alone do not tell, since a 1g
+    of double memory takes as many memory slices as a 2g. InvalidStateError as in `place_all`.
+    """
+    ruler = board.known_ruler()
+    usable = 0
+    for placement in _open(board, occupied):
+        usable |= placement.mask
+    lost = None
+    if compute_used is not None:
+        lost = board.compute_slices - compute_used - _most_compute(board, occupied)
+    return Stranded(memory_mask=ruler.memory_mask & ~occupied & ~usable, compute_slices=lost)
+
+
+def why_not(board: Board, profiles: Iterable[Profile], occupied: int = 0) -> str | None:
+    """Say in one sentence why `place_all` finds no place, or None when it finds one.
+
+    The simplest true reason comes first: too many of one kind, then slices in total, then an
+    engine, and only then the placements.
+    """
+    wanted = tuple(profiles)
+    if place_all(board, wanted, occupied) is not None:
+        return None
+    counts = Counter(profile.name for profile in wanted)
+    most = addable(board, occupied)
+    beside = " beside what is there" if occupied else ""
+    for name, count in counts.items():
+        if count > most[name]:
+            return f"{count} x {name}: at most {most[name]} on {board.model}{beside}"
+    return _too_many_slices(board, wanted, occupied) or _clash(board, wanted, occupied, beside)
+
+
+def _too_many_slices(board: Board, wanted: Sequence[Profile], occupied: int) -> str | None:
+    ruler = board.known_ruler()
+    compute = sum(profile.compute_slices for profile in wanted)
+    memory = sum(profile.memory_slices or 0 for profile in wanted)
+    free = (ruler.memory_mask & ~occupied).bit_count()
+    if compute > board.compute_slices:
+        return f"{compute} compute slices are needed and {board.model} has {board.compute_slices}"
+    if memory > free:
+        has = "has" if free == ruler.memory_units else "has free"
+        return (
+            f"{memory} memory slices are needed and {board.model} {has} {free} "
+            f"(compute slices would do: {compute} of {board.compute_slices})"
+        )
+    return None
+
+
+def _clash(board: Board, wanted: Sequence[Profile], occupied: int, beside: str) -> str:
+    """Tell an engine that runs out from places that do not lie side by side."""
+    ruler = board.known_ruler()
+    ofa = 1 << ruler.memory_units
+    media = ruler.mask & ~ruler.memory_mask & ~ofa
+    for engine, units in (("OFA", ofa), ("media", media)):
+        need = sum(_least(profile, units) for profile in wanted)
+        free = (units & ~occupied).bit_count()
+        if need > free:
+            return f"{_listed(wanted)}: {need} {engine} engines are needed and {free} can be had"
+    return f"{_listed(wanted)}: no arrangement of their legal placements fits {board.model}{beside}"
+
+
+def _least(profile: Profile, units: int) -> int:
+    return min((placement.mask & units).bit_count() for placement in profile.placements)
+
+
+def _listed(wanted: Iterable[Profile]) -> str:
+    counts = Counter(profile.name for profile in wanted)
+    return " + ".join(f"{count}x{name}" if count > 1 else name for name, count in counts.items())
+
+
+def _open(board: Board, occupied: int) -> Iterable[Placement]:
+    for profile in board.profiles:
+        for placement in profile.placements:
+            if not occupied & placement.mask:
+                yield placement
+
+
+def _openness(board: Board, occupied: int) -> tuple[int, int]:
+    """Measure what stays possible: profiles that still have a place, then places."""
+    still = list(_open(board, occupied))
+    return len({placement.profile for placement in still}), len(still)
+
+
+def _most(profile: Profile, occupied: int) -> int:
+    count = 0
+    reached = {occupied}
+    while True:
+        reached = {
+            mask | placement.mask
+            for mask in reached
+            for placement in profile.placements
+            if not mask & placement.mask
+        }
+        if not reached:
+            return count
+        count += 1
+
+
+def _most_compute(board: Board, occupied: int) -> int:
+    """Return the most compute slices that more instances can use beside the occupied units."""
+    compute = {profile.name: profile.compute_slices for profile in board.profiles}
+    places = {(p.mask, compute[p.profile]) for p in _open(board, occupied)}
+
+    @cache
+    def best(mask: int) -> int:
+        return max((slices + best(mask | m) for m, slices in places if not mask & m), default=0)
+
+    return best(occupied)
