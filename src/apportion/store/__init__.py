@@ -1,1 +1,1 @@
-"""PostgreSQL: the embedded server, connections, migrations, named SQL, and its refusals in our words."""
+"""PostgreSQL: the embedded server, connections, migrations, named SQL, refusals in our words."""

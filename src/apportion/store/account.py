@@ -1,9 +1,9 @@
 """Which operating-system user runs the embedded PostgreSQL.
 
-PostgreSQL refuses to run as root. Started by root, it runs under an unprivileged account that exists,
-when that account can reach the data and the programs. Otherwise (a state directory or a virtual
-environment below /root) it runs in a user namespace, where our own user has another number.
-Who owns the data directory decides again at each later start, so that files never change hands.
+PostgreSQL refuses to run as root. Started by root, it runs under an unprivileged account that
+exists, when that account can reach the data and the programs. Otherwise (a state directory or a
+virtual environment below /root) it runs in a user namespace, where our own user has another number.
+Who owns the data directory decides at each later start, so that files never change hands.
 """
 
 import os
@@ -19,8 +19,8 @@ from apportion.errors import UnavailableError
 _ACCOUNTS = ("postgres", "nobody")
 _NOBODY = 65534
 _SEARCH, _READ_AND_SEARCH = 0o1, 0o5
-# Bits of CapEff (capabilities(7)): CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID. Without CAP_KILL root
-# could start the server under another account and never stop it.
+# Bits of CapEff (capabilities(7)): CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID. Without CAP_KILL
+# root could start the server under another account and never stop it.
 _NEEDED_TO_CHANGE_USER = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7
 
 HINT = "Set APPORTION_DATABASE_URL to a PostgreSQL of your own, or start Apportion as a plain user."

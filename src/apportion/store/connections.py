@@ -6,7 +6,7 @@ for too long, and a transaction that its owner forgot, so that nobody hangs on a
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
@@ -30,11 +30,11 @@ _FIRST_PAUSE_SECONDS: Final = 0.01
 
 
 @asynccontextmanager
-async def open_pool(dsn: str, *, size: int = 10) -> AsyncIterator[Pool]:
+async def open_pool(dsn: str, *, size: int = 10) -> AsyncGenerator[Pool]:
     """Open a pool of at most ``size`` connections, and close it at the end of the block.
 
-    Raises InvalidInputError for a ``dsn`` that cannot be read, UnavailableError when the database does
-    not answer within 10 s.
+    Raises InvalidInputError for a ``dsn`` that cannot be read, UnavailableError when the database
+    does not answer within 10 s.
     """
     pool: Pool = AsyncConnectionPool(
         configured(dsn),
@@ -44,7 +44,7 @@ async def open_pool(dsn: str, *, size: int = 10) -> AsyncIterator[Pool]:
         max_size=size,
         timeout=_CONNECT_SECONDS,
         # One empty query a checkout: else each connection of before a restart fails one request.
-        check=AsyncConnectionPool.check_connection,
+        check=Pool.check_connection,
         open=False,
     )
     try:
@@ -75,19 +75,15 @@ def configured(dsn: str) -> str:
         "lock_timeout": f"{_LOCK_SECONDS}s",
         "idle_in_transaction_session_timeout": f"{_FORGOTTEN_SECONDS}s",
     }
-    options = " ".join(f"-c {name}={value}" for name, value in ours.items())
-    defaults = {"application_name": "apportion", "connect_timeout": _CONNECT_SECONDS}
+    options = [f"-c {name}={value}" for name, value in ours.items()]
+    given["options"] = " ".join([*options, str(given.get("options") or "")]).strip()
     return make_conninfo(
-        **{
-            **defaults,
-            **given,
-            "options": f"{options} {given.get('options') or ''}".strip(),
-        }
+        "", **{"application_name": "apportion", "connect_timeout": _CONNECT_SECONDS, **given}
     )
 
 
 @asynccontextmanager
-async def transaction(pool: Pool) -> AsyncIterator[Connection]:
+async def transaction(pool: Pool) -> AsyncGenerator[Connection]:
     """Run the block in one transaction; errors of the database come out in our words.
 
     The commit is inside: what a deferred constraint refuses is raised here too.
@@ -109,9 +105,9 @@ async def retrying(
 ) -> T:
     """Run ``work`` in a transaction, again from the start when the database says to try again.
 
-    That is: a serialization failure or a deadlock (SQLSTATE 40001, 40P01), and nothing else. ``work``
-    must therefore change nothing but the database. ``jitter`` gives numbers of [0, 1), so that two
-    that clashed do not meet again. Raises UnavailableError after the last attempt.
+    That is: a serialization failure or a deadlock (SQLSTATE 40001, 40P01), and nothing else.
+    ``work`` must therefore change nothing but the database. ``jitter`` gives numbers of [0, 1), so
+    that two that clashed do not meet again. Raises UnavailableError after the last attempt.
     """
     for attempt in range(1, attempts + 1):
         try:
@@ -127,6 +123,6 @@ async def retrying(
 
 
 @asynccontextmanager
-async def _begin(pool: Pool) -> AsyncIterator[Connection]:
+async def _begin(pool: Pool) -> AsyncGenerator[Connection]:
     async with pool.connection() as connection, connection.transaction():
         yield connection

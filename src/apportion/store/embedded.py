@@ -13,11 +13,10 @@ import fcntl
 import importlib.util
 import os
 import shutil
-import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -64,26 +63,18 @@ _NOT_DURABLE: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedPostgres:
     """A running server: ``dsn`` for clients on this machine, ``pid`` of its first process."""
 
     dsn: str
     pid: int
     log_file: Path
-    _child: Child = field(repr=False)
-    _lock: int = field(repr=False)
-    _socket_dir: Path = field(repr=False)
-    _stopped: bool = field(default=False, repr=False)
+    _cleanup: ExitStack = field(repr=False)
 
     def stop(self) -> None:
         """End the server: clients are cut off, what is committed stays. Takes 30 s at the worst."""
-        if self._stopped:
-            return
-        self._stopped = True
-        self._child.stop(_STOP_SECONDS)
-        shutil.rmtree(self._socket_dir, ignore_errors=True)
-        os.close(self._lock)
+        self._cleanup.close()
 
     def __enter__(self) -> Self:
         return self
@@ -93,50 +84,48 @@ class EmbeddedPostgres:
 
 
 def start(
-    directory: Path,
-    *,
-    bin_dir: Path | None = None,
-    durable: bool = True,
-    settings: Mapping[str, str] | None = None,
-    seconds: float = 60.0,
+    directory: Path, *, bin_dir: Path | None = None, durable: bool = True, seconds: float = 60.0
 ) -> EmbeddedPostgres:
     """Start the server of ``directory``, made now if need be, and wait until it is ready.
 
     ``bin_dir`` holds ``initdb`` and ``postgres`` (``find_binaries`` says which ones otherwise),
-    ``settings`` override ours, ``seconds`` bounds the start, recovery after a crash included.
+    ``seconds`` bounds initdb and the start, recovery after a crash included.
     Raises UnavailableError: in use by another process (which it names), no account to run under,
-    not ready in time, or refused by PostgreSQL, with the last lines of its log.
+    a directory that cannot be used, not ready in time, or refused by PostgreSQL, with the last
+    lines of its log.
     """
     programs = find_binaries(bin_dir)
-    directory.mkdir(parents=True, exist_ok=True)
-    directory = directory.resolve()
-    lock = _lock(directory)
     try:
-        data = directory / "data"
-        _await_predecessor(data)
-        runs_as = account.choose(data, [programs / "initdb", programs / "postgres"])
-        with _log(directory) as log:
-            launch = _Launch(programs=programs, runs_as=runs_as, log=log, seconds=seconds)
-            if not data.exists():
-                _make(data, launch, durable=durable)
-            socket_dir = _socket_directory(directory, runs_as)
-            chosen = {
-                **_SETTINGS,
-                **({} if durable else _NOT_DURABLE),
-                **(settings or {}),
-                "unix_socket_directories": f'"{socket_dir}"',
-            }
-            server = _serve(data, launch, chosen)
-    except BaseException:
-        os.close(lock)
-        raise
+        directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as cleanup:
+            return _start(directory.resolve(), programs, cleanup, durable=durable, seconds=seconds)
+    except OSError as error:
+        raise UnavailableError(
+            f"the database directory {directory} cannot be used: {error}", hint=account.HINT
+        ) from error
+
+
+def _start(
+    directory: Path, programs: Path, cleanup: ExitStack, *, durable: bool, seconds: float
+) -> EmbeddedPostgres:
+    """Do each step of the start, and note in ``cleanup`` how it is undone."""
+    data = directory / "data"
+    cleanup.callback(os.close, _lock(directory))
+    _await_predecessor(data)
+    runs_as = account.choose(data, [programs / "initdb", programs / "postgres"])
+    with _log(directory) as log:
+        launch = _Launch(programs=programs, runs_as=runs_as, log=log, seconds=seconds)
+        if not data.exists():
+            _make(data, launch, durable=durable)
+        socket_dir = _socket_directory(directory, runs_as)
+        cleanup.callback(_remove_socket_directory, socket_dir)
+        server = _serve(data, launch, socket_dir, durable=durable)
+        cleanup.callback(server.stop, _STOP_SECONDS)
     return EmbeddedPostgres(
         dsn=f"postgresql://{_USER}@/postgres?host={quote(str(socket_dir), safe='')}&port={_PORT}",
         pid=server.pid,
-        log_file=directory / "postgres.log",
-        _child=server,
-        _lock=lock,
-        _socket_dir=socket_dir,
+        log_file=log.path,
+        _cleanup=cleanup.pop_all(),
     )
 
 
@@ -194,7 +183,7 @@ class _Log:
 
 
 @contextmanager
-def _log(directory: Path) -> Iterator[_Log]:
+def _log(directory: Path) -> Generator[_Log]:
     path = directory / "postgres.log"
     with suppress(FileNotFoundError):
         path.replace(directory / "postgres.log.1")
@@ -278,11 +267,19 @@ def _socket_directory(directory: Path, runs_as: Account) -> Path:
     """Return a private directory for the socket, short enough, and note its name."""
     note = directory / "socket"
     with suppress(FileNotFoundError):  # what a killed launcher left behind
-        _remove_if_ours(Path(note.read_text()), runs_as)
+        _remove_socket_directory(Path(note.read_text()))
     made = Path(tempfile.mkdtemp(prefix="apportion-", dir=_socket_parent(runs_as)))
     runs_as.own(made)
     note.write_text(str(made))
     return made
+
+
+def _remove_socket_directory(path: Path) -> None:
+    """Remove what PostgreSQL makes there and then the directory, and never anything else in it."""
+    with suppress(OSError):
+        for name in (f".s.PGSQL.{_PORT}", f".s.PGSQL.{_PORT}.lock"):
+            (path / name).unlink(missing_ok=True)
+        path.rmdir()
 
 
 def _socket_parent(runs_as: Account) -> Path:
@@ -298,14 +295,10 @@ def _socket_parent(runs_as: Account) -> Path:
     return Path("/tmp")  # noqa: S108 (mkdtemp makes a private directory in it)
 
 
-def _remove_if_ours(path: Path, runs_as: Account) -> None:
-    owner = runs_as.uid if runs_as.way == "account" else os.geteuid()
-    status = path.lstat()
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == owner:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _serve(data: Path, launch: _Launch, settings: Mapping[str, str]) -> Child:
+def _serve(data: Path, launch: _Launch, socket_dir: Path, *, durable: bool) -> Child:
+    settings = {**_SETTINGS, "unix_socket_directories": f'"{socket_dir}"'}
+    if not durable:
+        settings |= _NOT_DURABLE
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     server = launch.run("postgres", "-D", str(data), *options)
     deadline = time.monotonic() + launch.seconds

@@ -62,7 +62,7 @@ def guards(*names: str) -> dict[str, Meaning]:
 
 
 def translate(error: Error) -> ApportionError:
-    """Return what PostgreSQL or the driver refused as an error of ours; the caller raises it from."""
+    """Return what PostgreSQL or the driver refused as an error of ours, for the caller to raise."""
     violation = Violation(
         constraint=error.diag.constraint_name or "",
         table=error.diag.table_name or "",

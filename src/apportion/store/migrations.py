@@ -1,8 +1,8 @@
 """Bring a database to the schema of this version: numbered files, each applied once, in order.
 
-``schema.sql`` is the schema as it is, ``migrations/0001_name.sql`` and so on are how a database gets
-there; a test proves the two equal. Any number of servers may start at once: one migrates, the others
-wait and find the work done. Each file is one transaction, so a failure leaves whole versions only.
+``schema.sql`` is the schema as it is, ``migrations/0001_name.sql`` and so on are how a database
+gets there; a test proves the two equal. Any number of servers may start at once: one migrates, the
+others wait and find the work done. Each file is one transaction: a failure leaves whole versions.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ class Migration:
 
 
 def load_migrations() -> list[Migration]:
-    """Read the files of this version. A name that does not fit, a gap or a double is a ValueError."""
+    """Read this version's files. A name that does not fit, a gap or a double is a ValueError."""
     found = [
         _read(entry.name, entry.read_text("utf-8"))
         for entry in files(__package__ or "").joinpath("migrations").iterdir()
@@ -71,7 +71,7 @@ def _read(file_name: str, sql: str) -> Migration:
     return Migration(number=int(match[1]), name=match[2], sql=sql)
 
 
-async def migrate(dsn: str, migrations: Sequence[Migration] | None = None) -> list[Migration]:
+async def migrate(dsn: str, migrations: Sequence[Migration] | None = None) -> Sequence[Migration]:
     """Apply what the database lacks, and return it (nothing when another process was first).
 
     Raises UnavailableError when the server is too old, cannot be reached, is locked by another
@@ -128,8 +128,8 @@ async def _missing(
     if len(applied) > len(wanted):
         number, name, _ = applied[-1]
         raise InvalidStateError(
-            f"the database is newer than this Apportion: it has {number:04}_{name}, and this version "
-            f"knows {wanted[-1] if wanted else 'none'}",
+            f"the database is newer than this Apportion: it has {number:04}_{name}, this one knows "
+            f"up to {wanted[-1] if wanted else 'nothing'}",
             hint="Install the version that migrated it, or a newer one.",
         )
     for migration, row in zip(wanted, applied, strict=False):

@@ -1,8 +1,8 @@
 """A child process that never outlives us, not even when we are killed.
 
-The kernel sends a child its parent-death signal when the *thread* that forked it ends. So each child
-is forked by a thread of its own, which then waits for it: that thread ends when the child does or
-when the whole process does, and never before, whoever called us.
+The kernel sends a child its parent-death signal when the *thread* that forked it ends. So each
+child is forked by a thread of its own, which then waits for it: that thread ends when the child
+does or when the whole process does, and never before, whoever called us.
 """
 
 import os

@@ -4,8 +4,8 @@
     -- What it is for, and which lock it takes.
     SELECT * FROM pools WHERE id = %(id)s;
 
-The text of a query is a LiteralString: it comes with the package and never from a caller, so the type
-checker can refuse a statement that was put together at run time.
+The text of a query is a LiteralString: it comes with the package and never from a caller, so the
+type checker can refuse a statement that was put together at run time.
 """
 
 import re
@@ -20,7 +20,7 @@ _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
 class Queries(Mapping[str, LiteralString]):
-    """The queries of one package by name; an unknown name is a KeyError that lists those there are."""
+    """The queries of one package by name; an unknown name is a KeyError that lists the known."""
 
     def __init__(self, package: str, text: str) -> None:
         before, *parts = _HEADER.split(text)

@@ -5,7 +5,7 @@ store. The server forgets everything at a crash (nothing is synced to disk): for
 """
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,7 +24,7 @@ _copies = count(1)
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[str]:
+def running(directory: Path) -> Generator[str]:
     """Run a server below ``directory`` for the block, and give its dsn.
 
     The variable APPORTION_TEST_PG_BIN names other programs than the packaged ones, such as
@@ -44,7 +44,7 @@ class Template:
     name: str
 
     @asynccontextmanager
-    async def clone(self) -> AsyncIterator[str]:
+    async def clone(self) -> AsyncGenerator[str]:
         """Give the dsn of a fresh copy, dropped at the end of the block, whoever is connected."""
         name = f"{self.name}_{os.getpid()}_{next(_copies)}"
         # FILE_COPY takes a third of the default's time here, because nothing is synced.
