@@ -10,6 +10,7 @@ import os
 import pwd
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -60,13 +61,10 @@ def choose(data: Path, programs: Sequence[Path]) -> Account:
 
 
 def _account_for_new(data: Path, programs: Sequence[Path]) -> Account:
-    if _may_change_user():
-        for name in _ACCOUNTS:
-            try:
-                entry = pwd.getpwnam(name)
-            except KeyError:
-                continue
-            if entry.pw_uid != 0 and _reaches(entry.pw_uid, entry.pw_gid, data, programs):
+    for name in _ACCOUNTS:
+        with suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            if _may_become(entry.pw_uid) and _reaches(entry.pw_uid, entry.pw_gid, data, programs):
                 return Account(way="account", uid=entry.pw_uid, gid=entry.pw_gid)
     return _namespace()
 
@@ -74,7 +72,7 @@ def _account_for_new(data: Path, programs: Sequence[Path]) -> Account:
 def _account_of(owner: os.stat_result, data: Path, programs: Sequence[Path]) -> Account:
     if owner.st_uid == 0:
         return _namespace()
-    if _may_change_user() and _reaches(owner.st_uid, owner.st_gid, data, programs):
+    if _may_become(owner.st_uid) and _reaches(owner.st_uid, owner.st_gid, data, programs):
         return Account(way="account", uid=owner.st_uid, gid=owner.st_gid)
     raise UnavailableError(
         f"the data directory {data} belongs to user {_name(owner.st_uid)}, who cannot reach it or "
@@ -111,13 +109,14 @@ def _allows(path: Path, uid: int, gid: int, wanted: int) -> bool:
     return mode & wanted == wanted
 
 
-def _may_change_user() -> bool:
-    """Tell root from a root without its capabilities, as containers make it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "CapEff":
-            return int(value, 16) & _NEEDED_TO_CHANGE_USER == _NEEDED_TO_CHANGE_USER
-    return False
+def _may_become(uid: int) -> bool:
+    """Tell root from the root of a container, who may lack capabilities or any other user."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in status)
+    if int(fields["CapEff"], 16) & _NEEDED_TO_CHANGE_USER != _NEEDED_TO_CHANGE_USER:
+        return False
+    users = [map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return any(first <= uid < first + number for first, _, number in users)
 
 
 def _known(uid: int) -> bool:

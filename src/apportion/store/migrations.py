@@ -25,7 +25,13 @@ _LOCK_KEY: Final = 0x4150504F5254  # "APPORT": one number that nothing else in t
 _WAIT_SECONDS: Final = 120  # for another server that migrates
 _TABLE_LOCK_SECONDS: Final = 10  # for readers of a table that a migration changes
 
-_BOOK = """
+_NOT_POSSIBLE: Final = (
+    errors.InsufficientPrivilege,
+    errors.FeatureNotSupported,
+    errors.UndefinedFile,  # the extension's control file
+)
+
+_BOOK: Final = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
     number integer CONSTRAINT schema_migrations_pkey PRIMARY KEY,
     name text NOT NULL,
@@ -86,6 +92,12 @@ async def migrate(dsn: str, migrations: Sequence[Migration] | None = None) -> Se
             missing = await _missing(connection, wanted)
             for migration in missing:
                 await _apply(connection, migration)
+    except _NOT_POSSIBLE as error:
+        raise UnavailableError(
+            f"the database cannot be migrated: {error.diag.message_primary or error}",
+            hint="The role needs CREATE on the database and on the schema public, and the server "
+            "the extension btree_gist (an administrator can run CREATE EXTENSION btree_gist).",
+        ) from error
     except Error as error:
         raise translate(error) from error
     return missing
@@ -142,21 +154,9 @@ async def _missing(
 
 
 async def _apply(connection: AsyncConnection[Any], migration: Migration) -> None:
-    try:
-        async with connection.transaction():
-            await connection.execute(migration.sql.encode())
-            await connection.execute(
-                "INSERT INTO schema_migrations (number, name, checksum) VALUES (%s, %s, %s)",
-                [migration.number, migration.name, migration.checksum],
-            )
-    except (
-        errors.InsufficientPrivilege,
-        errors.FeatureNotSupported,
-        errors.UndefinedFile,
-    ) as error:
-        raise UnavailableError(
-            f"the migration {migration} is not possible on this server: "
-            f"{error.diag.message_primary or error}",
-            hint="The role needs CREATE on the database and its schema public, and the server the "
-            "extension btree_gist (an administrator can run CREATE EXTENSION btree_gist).",
-        ) from error
+    async with connection.transaction():
+        await connection.execute(migration.sql.encode())
+        await connection.execute(
+            "INSERT INTO schema_migrations (number, name, checksum) VALUES (%s, %s, %s)",
+            [migration.number, migration.name, migration.checksum],
+        )
