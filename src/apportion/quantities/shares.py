@@ -105,6 +105,11 @@ def decimal_text(value: Fraction, places: int = 6) -> str:
     return f"{sign}{digits[:-places]}.{digits[-places:]}" if places else f"{sign}{digits}"
 
 
+def percent_text(share: Fraction) -> str:
+    """Write a share as a percentage for people, with two decimals at most: ``75%``, ``85.71%``."""
+    return decimal_text(share * 100, 2).rstrip("0").rstrip(".") + "%"
+
+
 def _as_text(value: object) -> str | None:
     """Give the text that the grammar judges; None for what is no number at all.
 

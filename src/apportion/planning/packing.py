@@ -1,0 +1,288 @@
+"""Pack asks onto few GPUs, largest first, and say of each that does not fit why. Pure.
+
+First-fit decreasing (``ffd``) takes the first GPU with room; ``best`` takes the one that is left
+with the least. A GPU is split by one mechanism. MIG instances are packed by their legal placements,
+not by sums: on an A100 3g + 3g + 1g is 7/7 and cannot exist.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
+
+from apportion.errors import InvalidInputError, InvalidStateError
+from apportion.geometry import Placement, Profile, place_all, why_not
+from apportion.planning.asks import MOST_GPUS, MOST_HOLDERS, FractionalAsk
+from apportion.planning.capabilities import ClusterGpuCaps
+from apportion.planning.isolation import Mechanism
+from apportion.planning.mechanisms import MechanismChoice, Refusal, decide
+from apportion.quantities.shares import exact_text
+
+STRATEGIES: Final = ("ffd", "best")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedAsk:
+    """One ask on one GPU. ``ask`` is its place in the input: one label twice stays two asks.
+
+    A MIG instance has ``start`` and ``size`` in memory slices, fixed slots in slots; free shares
+    and whole GPUs have None. ``share`` is this GPU's part of what is allocated.
+    """
+
+    ask: int
+    label: str
+    share: Fraction
+    mig_profile: str | None = None
+    start: int | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedGpu:
+    """One GPU; ``mechanism`` None where nothing sits on it."""
+
+    index: int
+    mechanism: Mechanism | None
+    placed: tuple[PlacedAsk, ...]
+
+    @property
+    def free_share(self) -> Fraction:
+        """Give what is not allocated; with MIG that is not to say that a profile could use it."""
+        return 1 - sum((placed.share for placed in self.placed), Fraction(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """One ask without a place: a stable ``code`` for programs, a ``reason`` for people."""
+
+    ask: int
+    label: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackResult:
+    """Every GPU with what sits on it, every ask without a place, every choice in input order."""
+
+    gpus: tuple[PackedGpu, ...]
+    unplaced: tuple[Unplaced, ...]
+    choices: tuple[MechanismChoice | Refusal, ...]
+
+    @property
+    def gpus_used(self) -> int:
+        """Count the GPUs that hold something."""
+        return sum(1 for gpu in self.gpus if gpu.placed)
+
+
+def bin_pack(
+    asks: Iterable[FractionalAsk],
+    gpu_count: int,
+    caps: ClusterGpuCaps,
+    *,
+    strategy: str = "ffd",
+) -> PackResult:
+    """Pack the asks onto ``gpu_count`` (1 to 10,000) alike GPUs that nothing sits on yet.
+
+    Raises InvalidInputError for a bad count, strategy, GPU model or offered profile; what does not
+    fit is never an error but an entry of ``unplaced``.
+    """
+    if isinstance(gpu_count, bool) or not 1 <= gpu_count <= MOST_GPUS:
+        raise InvalidInputError(
+            "is out of range", field="gpu_count", given=gpu_count, allowed=f"1 to {MOST_GPUS}"
+        )
+    if strategy not in STRATEGIES:
+        raise InvalidInputError(
+            "there is no such strategy",
+            field="strategy",
+            given=strategy,
+            allowed=", ".join(STRATEGIES),
+        )
+    wanted = tuple(asks)
+    choices = tuple(decide(ask, caps) for ask in wanted)
+    packer = _Packer(gpu_count, caps, strategy)
+    unplaced: list[Unplaced] = []
+    for number, choice in sorted(enumerate(choices), key=_largest_first):
+        refusal = choice if isinstance(choice, Refusal) else packer.add(_Item(number, choice))
+        if refusal is not None:
+            label = wanted[number].label
+            unplaced.append(
+                Unplaced(ask=number, label=label, code=refusal.code, reason=refusal.sentence)
+            )
+    return PackResult(
+        gpus=packer.finish([ask.label for ask in wanted]),
+        unplaced=tuple(sorted(unplaced, key=lambda entry: entry.ask)),
+        choices=choices,
+    )
+
+
+def _largest_first(numbered: tuple[int, MechanismChoice | Refusal]) -> Fraction:
+    """Order by what is allocated; the sort is stable, so equals keep the input's order."""
+    choice = numbered[1]
+    return Fraction(0) if isinstance(choice, Refusal) else -choice.allocated_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    number: int
+    choice: MechanismChoice
+
+
+@dataclass(slots=True)
+class _Bin:
+    """One GPU while it is being filled."""
+
+    index: int
+    mechanism: Mechanism | None = None
+    items: list[_Item] = field(default_factory=list[_Item])
+
+    @property
+    def free(self) -> Fraction:
+        return 1 - sum((item.choice.allocated_fraction for item in self.items), Fraction(0))
+
+    @property
+    def slots(self) -> int:
+        return sum(item.choice.slots or 0 for item in self.items)
+
+
+class _Packer:
+    """The GPUs of one packing and the rules for what one may hold."""
+
+    def __init__(self, gpu_count: int, caps: ClusterGpuCaps, strategy: str) -> None:
+        self._bins = [_Bin(index) for index in range(gpu_count)]
+        self._caps = caps
+        self._strategy = strategy
+        self._profiles = {profile.name: profile for profile in caps.offered}
+        self._layouts: dict[tuple[str, ...], tuple[Placement, ...] | None] = {}
+
+    def add(self, item: _Item) -> Refusal | None:
+        """Put one item where the strategy says, or return why it has no place."""
+        if item.choice.mechanism is Mechanism.WHOLE:
+            return self._add_whole(item)
+        try:
+            fitting = [gpu for gpu in self._candidates(item) if self._fits(gpu, item)]
+        except InvalidStateError as error:
+            return Refusal(code="geometry_unknown", sentence=error.message)
+        if not fitting:
+            return self._why_no_room(item)
+        best = self._strategy == "best"
+        gpu = min(fitting, key=lambda gpu: (gpu.free if best else 0, gpu.index))
+        gpu.mechanism = item.choice.mechanism
+        gpu.items.append(item)
+        return None
+
+    def finish(self, labels: Sequence[str]) -> tuple[PackedGpu, ...]:
+        """Give every GPU with the final places of what sits on it."""
+        return tuple(
+            PackedGpu(
+                index=gpu.index, mechanism=gpu.mechanism, placed=tuple(self._placed(gpu, labels))
+            )
+            for gpu in self._bins
+        )
+
+    def _add_whole(self, item: _Item) -> Refusal | None:
+        """Give n whole GPUs or none of them."""
+        count = int(item.choice.allocated_fraction)
+        empty = [gpu for gpu in self._bins if gpu.mechanism is None]
+        if len(empty) < count:
+            why = f"{item.choice.note}; " if item.choice.is_fallback else ""
+            return Refusal(
+                code="no_unsplit_gpu",
+                sentence=f"{why}needs {count} GPU{'s' if count > 1 else ''} with nothing on "
+                f"{'them' if count > 1 else 'it'}, and {len(empty)} of {len(self._bins)} "
+                f"{'is' if len(empty) == 1 else 'are'} left",
+            )
+        for gpu in empty[:count]:
+            gpu.mechanism = Mechanism.WHOLE
+            gpu.items.append(item)
+        return None
+
+    def _candidates(self, item: _Item) -> Iterable[_Bin]:
+        """Yield the GPUs of the same mechanism and the first empty one: empty GPUs are alike."""
+        for gpu in self._bins:
+            if gpu.mechanism is item.choice.mechanism:
+                yield gpu
+            elif gpu.mechanism is None:
+                yield gpu
+                return
+
+    def _fits(self, gpu: _Bin, item: _Item) -> bool:
+        if item.choice.mechanism is Mechanism.MIG:
+            return self._layout([*gpu.items, item]) is not None
+        if len(gpu.items) >= MOST_HOLDERS:
+            return False
+        total = self._caps.slots_per_gpu or self._caps.shares_per_gpu
+        if total is not None:
+            return gpu.slots + (item.choice.slots or 0) <= total
+        return item.choice.allocated_fraction <= gpu.free
+
+    def _layout(self, items: Sequence[_Item]) -> tuple[Placement, ...] | None:
+        """Place these instances on one GPU by the board's geometry; each set is searched once."""
+        key = tuple(item.choice.mig_profile or "" for item in items)
+        if key not in self._layouts:
+            self._layouts[key] = place_all(self._caps.board, self._of(items))
+        return self._layouts[key]
+
+    def _of(self, items: Iterable[_Item]) -> list[Profile]:
+        return [self._profiles[item.choice.mig_profile or ""] for item in items]
+
+    def _why_no_room(self, item: _Item) -> Refusal:
+        mechanism = item.choice.mechanism
+        alike = [gpu for gpu in self._bins if gpu.mechanism is mechanism]
+        if not alike:
+            return Refusal(
+                code="mechanisms_never_mix",
+                sentence=f"every GPU already holds another mechanism than {mechanism}, "
+                "and mechanisms never mix on one GPU",
+            )
+        roomiest = max(alike, key=lambda gpu: gpu.free)
+        if mechanism is Mechanism.MIG:
+            reason = why_not(self._caps.board, self._of([*roomiest.items, item]))
+            return Refusal(
+                code="no_placement",
+                sentence=f"no GPU has a legal placement left for {item.choice.mig_profile}: "
+                f"GPU {roomiest.index}: {reason}",
+            )
+        if all(len(gpu.items) >= MOST_HOLDERS for gpu in alike):
+            return Refusal(
+                code="no_seat",
+                sentence=f"every GPU has {MOST_HOLDERS} holders, the most that share one",
+            )
+        return self._short(item, roomiest)
+
+    def _short(self, item: _Item, roomiest: _Bin) -> Refusal:
+        """Say by how much a share does not fit: over by 0.0002 looks the same as full."""
+        total = self._caps.slots_per_gpu or self._caps.shares_per_gpu
+        if total is not None:
+            what = "slots" if self._caps.slots_per_gpu is not None else "shares"
+            sentence = (
+                f"needs {item.choice.slots} {what}, and no GPU has more than "
+                f"{total - roomiest.slots} of {total} free"
+            )
+        else:
+            need = item.choice.allocated_fraction
+            sentence = (
+                f"{exact_text(need)} of a GPU does not fit: no GPU has more than "
+                f"{exact_text(roomiest.free)} free, short by {exact_text(need - roomiest.free)}"
+            )
+        return Refusal(code="no_room", sentence=sentence)
+
+    def _placed(self, gpu: _Bin, labels: Sequence[str]) -> Iterable[PlacedAsk]:
+        layout = self._layout(gpu.items) if gpu.mechanism is Mechanism.MIG else None
+        slot = 0
+        for position, item in enumerate(gpu.items):
+            choice = item.choice
+            start = size = None
+            if layout is not None:
+                start, size = layout[position].start, layout[position].size
+            elif self._caps.slots_per_gpu is not None and choice.slots is not None:
+                start, size = slot, choice.slots
+                slot += choice.slots
+            yield PlacedAsk(
+                ask=item.number,
+                label=labels[item.number],
+                share=min(choice.allocated_fraction, Fraction(1)),
+                mig_profile=choice.mig_profile,
+                start=start,
+                size=size,
+            )
