@@ -91,21 +91,32 @@ def board_by_pci(pci_device_id: str) -> Board | None:
     return next(iter(_narrowed(list(boards()), None, pci_device_id)), None)
 
 
+def pci_device(text: str, *, field: str = "pci_device_id") -> str:
+    """Return a PCI device id of NVIDIA as `0x2330`, from any of its spellings."""
+    match = _PCI.fullmatch(text.strip().lower())
+    if match is None:
+        raise InvalidInputError(
+            "not a PCI device id of NVIDIA",
+            field=field,
+            given=text,
+            allowed="0x2330, 0x233010DE or 10de:2330",
+        )
+    return "0x" + (match["device"] or match["after"]).upper()
+
+
 def _has_family(key: str, name: DeviceName) -> bool:
     return set(name.family.lower().split()) <= set(_WORDS[key].split())
 
 
 def _has_words(board: Board, name: DeviceName) -> bool:
-    """Tell whether every word of the name is one of the board's; its memory is compared as a number."""
+    """Tell whether the board has every word of the name, and its memory as a number."""
     same_memory = name.memory_gb is None or name.memory_gb == board.nominal_gb
     return same_memory and set(name.words) - _SILENT <= set(_WORDS[board.key].split())
 
 
-def _narrowed(
-    found: list[Board], memory_mib: int | None, pci_device_id: str | None
-) -> list[Board]:
+def _narrowed(found: list[Board], memory_mib: int | None, pci_device_id: str | None) -> list[Board]:
     if pci_device_id is not None:
-        device = _device(pci_device_id)
+        device = pci_device(pci_device_id)
         found = [board for board in found if device in board.pci_device_ids]
     if memory_mib is not None:
         found = [board for board in found if _has_memory(board, memory_mib)]
@@ -120,18 +131,6 @@ def _bare(found: list[Board], name: DeviceName) -> list[Board]:
 def _has_memory(board: Board, memory_mib: int) -> bool:
     """Compare NVML's total with the label: its GiB rounded up, or one less where ECC takes some."""
     return board.nominal_gb - -(-memory_mib // 1024) in (0, 1)
-
-
-def _device(pci_device_id: str) -> str:
-    match = _PCI.fullmatch(pci_device_id.strip())
-    if match is None:
-        raise InvalidInputError(
-            "not a PCI device id of NVIDIA",
-            field="pci_device_id",
-            given=pci_device_id,
-            allowed="0x2330, 0x233010DE or 10de:2330",
-        )
-    return "0x" + (match["device"] or match["after"]).upper()
 
 
 def _unknown(text: str, field: str) -> InvalidInputError:

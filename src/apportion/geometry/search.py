@@ -53,6 +53,16 @@ def place_all(
     return reached[max(reached, key=lambda mask: _openness(board, mask))]
 
 
+def follow(reached: Iterable[int], profile: Profile) -> set[int]:
+    """Return every mask that one more instance of the profile can make of the masks reached."""
+    return {
+        mask | placement.mask
+        for mask in reached
+        for placement in profile.placements
+        if not mask & placement.mask
+    }
+
+
 def addable(board: Board, occupied: int = 0) -> Mapping[str, int]:
     """Return for each profile how many more of it alone would fit.
 
@@ -151,12 +161,7 @@ def _most(profile: Profile, occupied: int) -> int:
     count = 0
     reached = {occupied}
     while True:
-        reached = {
-            mask | placement.mask
-            for mask in reached
-            for placement in profile.placements
-            if not mask & placement.mask
-        }
+        reached = follow(reached, profile)
         if not reached:
             return count
         count += 1
