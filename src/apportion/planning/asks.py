@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import Final
 
 from apportion.errors import InvalidInputError
-from apportion.geometry import parse_profile
 from apportion.planning.isolation import Isolation, parse_isolation
 from apportion.quantities.shares import Number, exact_text, parse_share_of_gpus
 from apportion.quantities.sizes import format_bytes, parse_memory
@@ -68,9 +67,7 @@ class FractionalAsk:
         elif all(form is None for form in forms.values()):
             fraction = 1
         share = None if fraction is None else _share(fraction)
-        profile = (
-            None if mig_profile is None else str(parse_profile(mig_profile, field="mig_profile"))
-        )
+        profile = None if mig_profile is None else _profile(mig_profile)
         least = Isolation.SOFT if isolation is None else parse_isolation(isolation)
         if profile is not None and not least.covers(Isolation.HARDWARE):
             least = Isolation.HARDWARE
@@ -158,6 +155,13 @@ def _share(fraction: Number) -> Fraction:
             "is too many GPUs", field="fraction", given=fraction, allowed=f"up to {MOST_GPUS}"
         )
     return share
+
+
+def _profile(text: str) -> str:
+    """Bring a name into the driver's spelling; only asks with a profile load the grammar."""
+    from apportion.geometry.profile_names import parse_profile
+
+    return str(parse_profile(text, field="mig_profile"))
 
 
 def _memory(value: str | int) -> int:

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from apportion.errors import InvalidInputError
-from apportion.geometry import Board, Profile, find_board, parse_profile
 from apportion.planning.asks import MOST_HOLDERS
+
+if TYPE_CHECKING:  # loading the geometry would double the start-up of plans that need none
+    TYPE_CHECKING
+):  # loading the geometry would double the start-up of a plan that asks for none of it
+    from apportion.geometry import Board, Profile
 
 ASSUMED_MODEL: Final = "A100-SXM4-40GB"
 MPS_UNITS: Final = 100  # what one GPU's MPS server can give out, in hundredths of its threads
@@ -54,6 +58,8 @@ class ClusterGpuCaps:
                 "is not a list", field="mig_profiles", given=self.mig_profiles, allowed="a list"
             )
         if self.mig_profiles is not None:
+            from apportion.geometry.profile_names import parse_profile
+
             names = (
                 str(parse_profile(text, field=f"mig_profiles[{index}]"))
                 for index, text in enumerate(self.mig_profiles)
@@ -61,12 +67,12 @@ class ClusterGpuCaps:
             object.__setattr__(self, "mig_profiles", tuple(dict.fromkeys(names)))
 
     @property
-    def board(self) -> Board:
+    def board(self) -> "Board":
         """Give the model's board; InvalidInputError if it is unknown or ambiguous."""
         return _board(self.gpu_model or ASSUMED_MODEL)
 
     @property
-    def offered(self) -> tuple[Profile, ...]:
+    def offered(self) -> "tuple[Profile, ...]":
         """Give the MIG profiles on offer, smallest share first, those with attributes last."""
         if not self.supports_mig:
             return ()
@@ -96,12 +102,14 @@ class ClusterGpuCaps:
         return MPS_UNITS // (self.slots_per_gpu or 1)
 
 
-def _size(profile: Profile) -> tuple[Fraction, int, int, str]:
+def _size(profile: "Profile") -> tuple[Fraction, int, int, str]:
     return profile.share, profile.memory_slices or 0, len(profile.attributes), profile.name
 
 
 @cache
-def _board(model: str) -> Board:
+def _board(model: str) -> "Board":
+    from apportion.geometry.finding import find_board
+
     return find_board(model, field="gpu_model")
 
 

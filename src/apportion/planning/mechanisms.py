@@ -8,14 +8,17 @@ below the ask's minimum isolation.
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
+from typing import TYPE_CHECKING
 
 from apportion.errors import InvalidStateError
-from apportion.geometry import Profile, parse_profile
 from apportion.planning.asks import FractionalAsk, describe
 from apportion.planning.capabilities import MPS_UNITS, ClusterGpuCaps
 from apportion.planning.isolation import Isolation, Mechanism
 from apportion.quantities.shares import exact_text, percent_text
 from apportion.quantities.sizes import format_bytes, format_mib
+
+if TYPE_CHECKING:  # see capabilities
+    from apportion.geometry import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ def _split(ask: FractionalAsk, requested: Fraction, caps: ClusterGpuCaps) -> Mec
     return _whole(ask, requested, "; ".join(reasons))
 
 
-def _smallest(ask: FractionalAsk, requested: Fraction, caps: ClusterGpuCaps) -> Profile | None:
+def _smallest(ask: FractionalAsk, requested: Fraction, caps: ClusterGpuCaps) -> "Profile | None":
     """Find the smallest profile with enough of what was asked for, compute or memory.
 
     A profile whose memory no source gives never answers an ask for memory.
@@ -129,7 +132,7 @@ def _smallest(ask: FractionalAsk, requested: Fraction, caps: ClusterGpuCaps) -> 
     return None
 
 
-def _mig(requested: Fraction, profile: Profile, ask: FractionalAsk) -> MechanismChoice:
+def _mig(requested: Fraction, profile: "Profile", ask: FractionalAsk) -> MechanismChoice:
     memory = "" if profile.memory_mib is None else f" and {format_mib(profile.memory_mib)}"
     return MechanismChoice(
         mechanism=Mechanism.MIG,
@@ -201,11 +204,15 @@ def _no_such_profile(ask: FractionalAsk, name: str, caps: ClusterGpuCaps) -> Ref
 
 
 def _share_of_name(name: str, caps: ClusterGpuCaps) -> Fraction:
+    from apportion.geometry.profile_names import parse_profile
+
     return Fraction(parse_profile(name).compute, caps.board.compute_slices)
 
 
-def _larger(name: str, offered: tuple[Profile, ...]) -> Profile | None:
+def _larger(name: str, offered: "tuple[Profile, ...]") -> "Profile | None":
     """Find the smallest profile with at least the name's compute, memory and attributes."""
+    from apportion.geometry.profile_names import parse_profile
+
     wanted = parse_profile(name)
     for profile in offered:
         has = parse_profile(profile.name)
@@ -260,8 +267,9 @@ def _soft(
     else:
         allocated = Fraction(count, total)
     what = "slots" if caps.slots_per_gpu is not None else "shares"
-    short = requested is not None and allocated < requested
-    less = f", {exact_text(allocated)} where {exact_text(requested)} was asked" if short else ""
+    less = ""
+    if requested is not None and allocated < requested:
+        less = f", {exact_text(allocated)} where {exact_text(requested)} was asked"
     return MechanismChoice(
         mechanism=mechanism,
         requested_fraction=allocated if requested is None else requested,
