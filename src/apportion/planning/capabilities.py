@@ -10,8 +10,6 @@ from apportion.errors import InvalidInputError
 from apportion.planning.asks import MOST_HOLDERS
 
 if TYPE_CHECKING:  # loading the geometry would double the start-up of plans that need none
-    TYPE_CHECKING
-):  # loading the geometry would double the start-up of a plan that asks for none of it
     from apportion.geometry import Board, Profile
 
 ASSUMED_MODEL: Final = "A100-SXM4-40GB"
