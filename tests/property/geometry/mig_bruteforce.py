@@ -1,7 +1,7 @@
 """An independent judge of what fits on a MIG board.
 
-It knows nothing of masks: it reads the raw table, keeps memory slices in sets, sums engines, and tries
-every assignment.
+It knows nothing of masks: it reads the raw table, keeps memory slices in sets, sums engines, and
+tries every assignment.
 """
 
 import json

@@ -17,7 +17,7 @@ EXAMPLES = settings(max_examples=30, deadline=None)
 
 @st.composite
 def legal_instances(draw, judge):
-    """Some instances that can live together, as jobs of many sizes leave them behind."""
+    """Draw instances that can live together, as jobs of many sizes leave them behind."""
     names = draw(st.lists(st.sampled_from(sorted(judge.profiles)), max_size=6))
     kept = []
     for name in names:
