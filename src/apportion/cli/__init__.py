@@ -38,12 +38,23 @@ _INTERRUPTED = 130
 _ASCII = {"—": "-", "–": "-", "⚠": "!", "…": "...", "×": "x", "→": "->", "≥": ">="}  # noqa: RUF001 - these are the characters to replace
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as written, 80 columns wide everywhere.
+
+    Asking for the terminal's width costs the import of shutil, on every start: argparse makes a
+    formatter for each flag that it is told of.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=80)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with whole flag names only, examples kept as written, and errors as ours read."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         kwargs.setdefault("allow_abbrev", False)  # a script's --gpu must not become --gpu-model
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("formatter_class", _Help)
         super().__init__(*args, **kwargs)  # pyright: ignore[reportArgumentType] - passed through
 
     def error(self, message: str) -> NoReturn:
