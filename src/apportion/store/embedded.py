@@ -34,6 +34,7 @@ _PORT = 5432
 _SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), less its end marker
 _POLL_SECONDS = 0.002
 _STOP_SECONDS = 10.0
+_DYING_SECONDS = 1.0
 _PREDECESSOR_SECONDS = 15.0
 _LOG_LINES_SHOWN = 5
 
@@ -111,8 +112,8 @@ def _start(
     """Do each step of the start, and note in ``cleanup`` how it is undone."""
     data = directory / "data"
     cleanup.callback(os.close, _lock(directory))
-    _await_predecessor(data)
     runs_as = account.choose(data, [programs / "initdb", programs / "postgres"])
+    _await_predecessor(data)
     with _log(directory) as log:
         launch = _Launch(programs=programs, runs_as=runs_as, log=log, seconds=seconds)
         if not data.exists():
@@ -198,7 +199,7 @@ def _lock(directory: Path) -> int:
     """Keep a second launcher off the directory; the kernel lets go of the lock when we die."""
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(descriptor)
     except BlockingIOError:
         holder = os.read(descriptor, 32).decode().strip()
         os.close(descriptor)
@@ -211,6 +212,20 @@ def _lock(directory: Path) -> int:
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _take(descriptor: int) -> None:
+    """Wait a moment for the lock: a launcher that was killed just now may not be quite dead."""
+    deadline = time.monotonic() + _DYING_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 def _await_predecessor(data: Path) -> None:
