@@ -1,8 +1,10 @@
-"""Flags that several commands share: what the GPUs can do, and whole numbers read strictly."""
+"""Flags that planning commands share, and whole numbers read strictly."""
 
 import argparse
+from collections.abc import Sequence
 
 from apportion.errors import InvalidInputError
+from apportion.planning.asks import FractionalAsk
 from apportion.planning.capabilities import ASSUMED_MODEL, ClusterGpuCaps
 
 _LONGEST = 18
@@ -13,6 +15,20 @@ def whole_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST):
         raise argparse.ArgumentTypeError(f"must be a whole number such as 4 (given: {text[:60]!r})")
     return int(text)
+
+
+def add_ask_limits(parser: argparse.ArgumentParser) -> None:
+    """Add what an ask insists on."""
+    parser.add_argument(
+        "--isolation",
+        metavar="LEAST",
+        help="exclusive, hardware or soft: nothing weaker is accepted (default: soft)",
+    )
+    parser.add_argument(
+        "--allow-larger",
+        action="store_true",
+        help="let something larger stand in for a named MIG profile that is not on offer",
+    )
 
 
 def add_capability_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +91,13 @@ def capabilities(args: argparse.Namespace) -> ClusterGpuCaps:
     )
     _check_model(caps)
     return caps
+
+
+def is_model_assumed(asks: Sequence[FractionalAsk], caps: ClusterGpuCaps) -> bool:
+    """Tell whether the answer rests on a GPU model that nobody named, which has to be said."""
+    return caps.gpu_model is None and (
+        caps.supports_mig or any(ask.memory is not None for ask in asks)
+    )
 
 
 def _check_model(caps: ClusterGpuCaps) -> None:

@@ -5,7 +5,13 @@ import sys
 from collections.abc import Mapping
 from fractions import Fraction
 
-from apportion.cli.arguments import add_capability_arguments, capabilities, whole_number
+from apportion.cli.arguments import (
+    add_ask_limits,
+    add_capability_arguments,
+    capabilities,
+    is_model_assumed,
+    whole_number,
+)
 from apportion.cli.output import add_output_argument, print_data
 from apportion.errors import InvalidInputError
 from apportion.planning.asks import FractionalAsk
@@ -44,20 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser)
 
 
-def add_ask_limits(parser: argparse.ArgumentParser) -> None:
-    """Add what an ask insists on."""
-    parser.add_argument(
-        "--isolation",
-        metavar="LEAST",
-        help="exclusive, hardware or soft: nothing weaker is accepted (default: soft)",
-    )
-    parser.add_argument(
-        "--allow-larger",
-        action="store_true",
-        help="let something larger stand in for a named MIG profile that is not on offer",
-    )
-
-
 def run(args: argparse.Namespace) -> int:
     """Plan, record if asked to, print."""
     caps = capabilities(args)
@@ -92,7 +84,7 @@ def _sentences(ask: FractionalAsk, choice: MechanismChoice, caps: ClusterGpuCaps
         f"{ask.label}: {what} (isolation: {choice.isolation}) — {amount} GPU",
         f"  {choice.note}",
     ]
-    if _is_model_assumed(ask, caps):
+    if is_model_assumed([ask], caps):
         lines.append(f"  no --gpu-model given: {ASSUMED_MODEL} assumed")
     if choice.wasted_fraction:
         wasted = percent_text(choice.wasted_fraction)
@@ -104,11 +96,6 @@ def _sentences(ask: FractionalAsk, choice: MechanismChoice, caps: ClusterGpuCaps
 def _amount(share: Fraction) -> str:
     """Write two decimals where they are exact, else the fraction itself."""
     return decimal_text(share, 2) if (share * 100).denominator == 1 else str(share)
-
-
-def _is_model_assumed(ask: FractionalAsk, caps: ClusterGpuCaps) -> bool:
-    """Tell whether the answer rests on a model that nobody named."""
-    return caps.gpu_model is None and (caps.supports_mig or ask.memory is not None)
 
 
 def _document(

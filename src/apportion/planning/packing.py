@@ -5,15 +5,17 @@ with the least. A GPU is split by one mechanism. MIG instances are packed by the
 not by sums: on an A100 3g + 3g + 1g is 7/7 and cannot exist.
 """
 
+import functools
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
 from apportion.errors import InvalidInputError, InvalidStateError
-from apportion.geometry import Placement, Profile, place_all, why_not
+from apportion.geometry import Placement, Profile, place_all, stranded, why_not
 from apportion.planning.asks import MOST_GPUS, MOST_HOLDERS, FractionalAsk
-from apportion.planning.capabilities import ClusterGpuCaps
+from apportion.planning.capabilities import MPS_UNITS, ClusterGpuCaps
 from apportion.planning.isolation import Mechanism
 from apportion.planning.mechanisms import MechanismChoice, Refusal, decide
 from apportion.quantities.shares import exact_text
@@ -39,16 +41,21 @@ class PlacedAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedGpu:
-    """One GPU; ``mechanism`` None where nothing sits on it."""
+    """One GPU; ``mechanism`` None where nothing sits on it.
+
+    ``stranded_share`` is the part of the GPU that nothing can use beside what is there: slice 7
+    beside seven 1g, two of 100 MPS units beside seven slots.
+    """
 
     index: int
     mechanism: Mechanism | None
     placed: tuple[PlacedAsk, ...]
+    stranded_share: Fraction
 
     @property
     def free_share(self) -> Fraction:
-        """Give what is not allocated; with MIG that is not to say that a profile could use it."""
-        return 1 - sum((placed.share for placed in self.placed), Fraction(0))
+        """Give what is neither allocated nor stranded."""
+        return 1 - sum((placed.share for placed in self.placed), self.stranded_share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +182,10 @@ class _Packer:
         """Give every GPU with the final places of what sits on it."""
         return tuple(
             PackedGpu(
-                index=gpu.index, mechanism=gpu.mechanism, placed=tuple(self._placed(gpu, labels))
+                index=gpu.index,
+                mechanism=gpu.mechanism,
+                placed=tuple(self._placed(gpu, labels)),
+                stranded_share=self._stranded(gpu),
             )
             for gpu in self._bins
         )
@@ -266,6 +276,19 @@ class _Packer:
                 f"{exact_text(roomiest.free)} free, short by {exact_text(need - roomiest.free)}"
             )
         return Refusal(code="no_room", sentence=sentence)
+
+    def _stranded(self, gpu: _Bin) -> Fraction:
+        if gpu.mechanism is Mechanism.MPS and self._caps.slots_per_gpu is not None:
+            units = self._caps.mps_slot_units * self._caps.slots_per_gpu
+            return 1 - Fraction(units, MPS_UNITS)
+        layout = self._layout(gpu.items) if gpu.mechanism is Mechanism.MIG else None
+        if layout is None:
+            return Fraction(0)
+        board = self._caps.board
+        occupied = functools.reduce(operator.or_, (placement.mask for placement in layout))
+        used = sum(profile.compute_slices for profile in self._of(gpu.items))
+        lost = stranded(board, occupied, compute_used=used).compute_slices or 0
+        return Fraction(lost, board.compute_slices)
 
     def _placed(self, gpu: _Bin, labels: Sequence[str]) -> Iterable[PlacedAsk]:
         layout = self._layout(gpu.items) if gpu.mechanism is Mechanism.MIG else None
