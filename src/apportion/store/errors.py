@@ -104,7 +104,7 @@ def _by_state(error: Error) -> ApportionError:
     if isinstance(error, PoolTimeout):
         return UnavailableError("no connection to the database is free; try again")
     if isinstance(error, _UNSTORABLE) or _has_nul(error):
-        return InvalidInputError(f"a value cannot be stored: {error}", details=details)
+        return InvalidInputError(f"a value cannot be stored: {_line(error)}", details=details)
     if isinstance(error, OperationalError | InterfaceError):
         return UnavailableError(f"the database cannot be reached: {_line(error)}", details=details)
     return ApportionError(f"the database refused a statement: {_line(error)}", details=details)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Final, LiteralString, cast
 
-_HEADER: Final = re.compile(r"^--\s*name:\s*(\S*)\s*$", re.MULTILINE)
+_HEADER: Final = re.compile(r"^--\s*name:(.*)$", re.MULTILINE)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 # A whole-line comment would reach psycopg, which takes each % in it for a placeholder.
 _COMMENT: Final = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -29,7 +29,7 @@ class Queries(Mapping[str, LiteralString]):
         self._package = package
         self._queries: dict[str, LiteralString] = {}
         for name, body in zip(parts[::2], parts[1::2], strict=True):
-            self._add(name, _COMMENT.sub("", body).strip())
+            self._add(name.strip(), _COMMENT.sub("", body).strip())
 
     def _add(self, name: str, query: str) -> None:
         if not _NAME.fullmatch(name):
