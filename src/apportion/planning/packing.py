@@ -5,8 +5,6 @@ with the least. A GPU is split by one mechanism. MIG instances are packed by the
 not by sums: on an A100 3g + 3g + 1g is 7/7 and cannot exist.
 """
 
-import functools
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -285,7 +283,9 @@ class _Packer:
         if layout is None:
             return Fraction(0)
         board = self._caps.board
-        occupied = functools.reduce(operator.or_, (placement.mask for placement in layout))
+        occupied = 0
+        for placement in layout:
+            occupied |= placement.mask
         used = sum(profile.compute_slices for profile in self._of(gpu.items))
         lost = stranded(board, occupied, compute_used=used).compute_slices or 0
         return Fraction(lost, board.compute_slices)
