@@ -5,15 +5,13 @@ and only what asks for a board pays them.
 """
 
 import json
-import pkgutil
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from typing import Final, TypedDict
 
 from apportion.errors import InvalidInputError
-from apportion.geometry.boards import Board, Engines, Placement, Profile, Ruler
-from apportion.geometry.device_names import parse_device_name
+from apportion.geometry.board import Board, Engines, Placement, Profile, Ruler
 from apportion.quantities.units import span
 
 
@@ -51,6 +49,8 @@ class _BoardRow(TypedDict):
     profiles: list[_ProfileRow]
 
 
+# Beside this file; pathlib and importlib.resources would each double what finding it costs.
+_DATA: Final = f"{__file__.rpartition('/')[0]}/data/mig_profiles.json"
 _MEDIA_VARIANTS: Final = frozenset({"-me", "me.all"})
 
 
@@ -71,7 +71,6 @@ def board_by_key(key: str) -> Board:
     return Board(
         key=row["key"],
         model=row["model"],
-        family=parse_device_name(row["model"].partition(" (")[0]).family,
         architecture=row["architecture"],
         compute_slices=row["compute_slices"],
         memory_slices=row["memory_slices"],
@@ -91,10 +90,8 @@ def board_by_key(key: str) -> Board:
 
 @cache
 def _rows() -> Mapping[str, _BoardRow]:
-    text = pkgutil.get_data(__name__, "data/mig_profiles.json")
-    if text is None:
-        raise RuntimeError("the package's loader cannot read its data")
-    rows: list[_BoardRow] = json.loads(text)["gpus"]
+    with open(_DATA, encoding="utf-8") as file:  # noqa: PTH123 - see _DATA
+        rows: list[_BoardRow] = json.load(file)["gpus"]
     return {row["key"]: row for row in rows}
 
 

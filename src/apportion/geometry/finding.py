@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from apportion.errors import InvalidInputError
-from apportion.geometry.boards import Board
+from apportion.geometry.board import Board
 from apportion.geometry.catalog import board_by_key, boards
 from apportion.geometry.device_names import DeviceName, parse_device_name
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from apportion.errors import InvalidInputError
-from apportion.geometry.boards import Board, Placement, Profile
+from apportion.geometry.board import Board, Placement, Profile
 from apportion.geometry.nearest import largest_first, nearest_cut
 from apportion.geometry.profile_names import ProfileName, parse_profile
 from apportion.geometry.search import addable, place_all, why_not

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from apportion.errors import InvalidInputError, InvalidStateError
 from apportion.geometry import yaml_nodes as nodes
-from apportion.geometry.boards import Board
+from apportion.geometry.board import Board
 from apportion.geometry.catalog import boards
 from apportion.geometry.finding import pci_device
 from apportion.geometry.layouts import Layout, layout_of

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from apportion.geometry.boards import Board, Profile
+from apportion.geometry.board import Board, Profile
 from apportion.geometry.profile_names import ProfileName
 from apportion.geometry.search import follow, place_all
 

@@ -11,25 +11,23 @@ it.
 """
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from apportion.errors import InvalidInputError
 
 GRAMMAR: Final = "a MIG profile such as 1g.10gb, 3g.40gb or 1g.24gb+me"
 
-_NAME: Final = re.compile(
+# Compiled when first used: most commands read no profile's name, and each must start quickly.
+_NAME: Final = (
     r"(?:nvidia\.com/)?(?:mig-)?"
     r"(?:(?P<ci>[0-9]{1,9})c\.)?(?P<compute>[0-9]{1,9})g\.(?P<gigabytes>[0-9]{1,9})gb"
     r"(?:(?P<sign>[-+.])(?P<attributes>[a-z][a-z0-9]*(?:\.[a-z][a-z0-9]*)*"
-    r"(?:,[a-z][a-z0-9]*(?:\.[a-z][a-z0-9]*)*)*))?",
-    re.ASCII | re.IGNORECASE,
+    r"(?:,[a-z][a-z0-9]*(?:\.[a-z][a-z0-9]*)*)*))?"
 )
 _LONGEST: Final = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileName:
+class ProfileName(NamedTuple):
     """A GPU instance profile's name: compute slices, labelled gigabytes, signed attributes.
 
     ``attributes`` holds `me`, `gfx`, `me.all` as they are and `-me` with its sign, so that a
@@ -59,7 +57,9 @@ def parse_profile(text: str, *, field: str = "profile") -> ProfileName:
     compute instance, a part of a GPU instance that shares the instance's memory, and not a thing to
     be booked.
     """
-    match = _NAME.fullmatch(text) if len(text) <= _LONGEST else None
+    match = None
+    if len(text) <= _LONGEST:
+        match = re.fullmatch(_NAME, text, re.ASCII | re.IGNORECASE)
     if match is None:
         raise _not_a_profile(text, field)
     attributes = (match["attributes"] or "").lower().split(",") if match["attributes"] else []

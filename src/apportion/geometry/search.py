@@ -1,4 +1,4 @@
-"""What fits on one GPU, where, beside what is there; what can be added; what is stranded.
+"""What fits on one GPU, where, beside what is there; what can still be added.
 
 Every answer is exact: sets of reachable masks are followed instance by instance, and the ruler is
 so short that they stay in the hundreds. Occupied units are a mask of the board's ruler;
@@ -7,27 +7,8 @@ so short that they stay in the hundreds. Occupied units are a mask of the board'
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 
-from apportion.geometry.boards import Board, Placement, Profile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stranded:
-    """Free units that no profile of the board can use beside what is there.
-
-    ``memory_mask`` are those memory slices, ``compute_slices`` the free compute slices beyond the
-    most that more instances could ever use; None when the caller did not say how many are in use.
-    """
-
-    memory_mask: int
-    compute_slices: int | None
-
-    @property
-    def memory_slices(self) -> int:
-        """How many memory slices are stranded."""
-        return self.memory_mask.bit_count()
+from apportion.geometry.board import Board, Placement, Profile
 
 
 def place_all(
@@ -63,6 +44,14 @@ def follow(reached: Iterable[int], profile: Profile) -> set[int]:
     }
 
 
+def open_places(board: Board, occupied: int) -> Iterable[Placement]:
+    """Yield every placement that is clear of the occupied units."""
+    for profile in board.profiles:
+        for placement in profile.placements:
+            if not occupied & placement.mask:
+                yield placement
+
+
 def addable(board: Board, occupied: int = 0) -> Mapping[str, int]:
     """Return for each profile how many more of it alone would fit.
 
@@ -70,22 +59,6 @@ def addable(board: Board, occupied: int = 0) -> Mapping[str, int]:
     """
     board.known_ruler()
     return {profile.name: _most(profile, occupied) for profile in board.profiles}
-
-
-def stranded(board: Board, occupied: int = 0, *, compute_used: int | None = None) -> Stranded:
-    """Return what no profile can use any more.
-
-    ``compute_used`` is the compute slices of what is there: the units alone do not tell, since a 1g
-    of double memory takes as many memory slices as a 2g. InvalidStateError as in `place_all`.
-    """
-    ruler = board.known_ruler()
-    usable = 0
-    for placement in _open(board, occupied):
-        usable |= placement.mask
-    lost = None
-    if compute_used is not None:
-        lost = board.compute_slices - compute_used - _most_compute(board, occupied)
-    return Stranded(memory_mask=ruler.memory_mask & ~occupied & ~usable, compute_slices=lost)
 
 
 def why_not(board: Board, profiles: Iterable[Profile], occupied: int = 0) -> str | None:
@@ -144,16 +117,9 @@ def _listed(wanted: Iterable[Profile]) -> str:
     return " + ".join(f"{count}x{name}" if count > 1 else name for name, count in counts.items())
 
 
-def _open(board: Board, occupied: int) -> Iterable[Placement]:
-    for profile in board.profiles:
-        for placement in profile.placements:
-            if not occupied & placement.mask:
-                yield placement
-
-
 def _openness(board: Board, occupied: int) -> tuple[int, int]:
     """Measure what stays possible: profiles that still have a place, then places."""
-    still = list(_open(board, occupied))
+    still = list(open_places(board, occupied))
     return len({placement.profile for placement in still}), len(still)
 
 
@@ -165,15 +131,3 @@ def _most(profile: Profile, occupied: int) -> int:
         if not reached:
             return count
         count += 1
-
-
-def _most_compute(board: Board, occupied: int) -> int:
-    """Return the most compute slices that more instances can use beside the occupied units."""
-    compute = {profile.name: profile.compute_slices for profile in board.profiles}
-    places = {(p.mask, compute[p.profile]) for p in _open(board, occupied)}
-
-    @cache
-    def best(mask: int) -> int:
-        return max((slices + best(mask | m) for m, slices in places if not mask & m), default=0)
-
-    return best(occupied)
