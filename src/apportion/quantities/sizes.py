@@ -128,6 +128,6 @@ def _why_no_memory(text: str) -> str:
     """Say why a text is no amount of memory: the commonest slips by name."""
     if re.fullmatch(_MEMORY, text):
         return "needs a unit"
-    if re.fullmatch(_MEMORY.replace("[KMGTPE]", "[kmgtpe]"), text.lower()) and text[-1:].isalpha():
+    if re.fullmatch(_MEMORY, text, re.IGNORECASE | re.ASCII):
         return "has a unit in the wrong case (M is mega, m is milli)"
     return "is not an amount of memory"
