@@ -268,6 +268,16 @@ def test_root_that_can_do_neither_is_told_what_to_do(tmp_path: Path):
 
 
 @as_root
+@pytest.mark.parametrize("capability", ["kill", "setuid", "dac_override"])
+def test_root_without_its_powers_runs_it_in_a_namespace(open_directory: Path, capability: str):
+    inside = ("setpriv", "--bounding-set", f"-{capability}", sys.executable)
+    with launched(open_directory / "state", *inside) as process:
+        server, _ = server_of(process)
+        assert owner_and_user(server) == (0, 0)
+        kill_and_look(process, server)
+
+
+@as_root
 def test_root_of_a_container_without_other_users_runs_it_in_a_namespace(open_directory: Path):
     inside = ("unshare", "--user", "--map-root-user", sys.executable)
     with launched(open_directory / "state", *inside) as process:

@@ -1,6 +1,6 @@
 """Each refusal of a real PostgreSQL comes out in our words, by the name of what was broken."""
 
-import importlib
+import importlib.util
 import pkgutil
 
 import pytest
@@ -157,9 +157,9 @@ def test_a_refusal_made_without_a_server_is_translated_too():
 
 async def test_every_constraint_of_the_schema_has_a_meaning(db: Pool):
     """NOT NULL, primary and foreign keys go by rule; a room must say what the others mean."""
-    for module in pkgutil.walk_packages(apportion.__path__, "apportion."):
-        if module.name.endswith(".constraints"):
-            importlib.import_module(module.name)
+    for room in pkgutil.iter_modules(apportion.__path__, "apportion."):
+        if room.ispkg and importlib.util.find_spec(f"{room.name}.service"):
+            importlib.import_module(f"{room.name}.service")
     async with transaction(db) as connection:
         cursor = await connection.execute("""
             SELECT conname AS name, contype IN ('c', 'u', 'x') AS needed

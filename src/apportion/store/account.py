@@ -20,9 +20,10 @@ from apportion.errors import UnavailableError
 _ACCOUNTS = ("postgres", "nobody")
 _NOBODY = 65534
 _SEARCH, _READ_AND_SEARCH = 0o1, 0o5
-# Bits of CapEff (capabilities(7)): CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID. Without CAP_KILL
-# root could start the server under another account and never stop it.
-_NEEDED_TO_CHANGE_USER = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7
+# Bits of CapEff (capabilities(7)): CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_KILL, CAP_SETGID, CAP_SETUID.
+# Without them root could start the server under another account, and not enter its socket's
+# directory or never stop it.
+_NEEDED_TO_CHANGE_USER = 1 << 0 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 7
 
 HINT = "Set APPORTION_DATABASE_URL to a PostgreSQL of your own, or start Apportion as a plain user."
 

@@ -47,16 +47,18 @@ async def open_pool(dsn: str, *, size: int = 10) -> AsyncGenerator[Pool]:
         check=Pool.check_connection,
         open=False,
     )
+    await _try(dsn)
+    async with pool:
+        yield pool
+
+
+async def _try(dsn: str) -> None:
+    """Fail with the reason: a pool connects in the background, and tells only its log why not."""
     try:
-        # psycopg_pool tries in the background and logs why; a first attempt of ours can say why.
         async with await AsyncConnection.connect(configured(dsn)):
-            await pool.open()
+            pass
     except Error as error:
         raise translate(error) from error
-    try:
-        yield pool
-    finally:
-        await pool.close()
 
 
 def configured(dsn: str) -> str:

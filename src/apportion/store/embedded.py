@@ -276,6 +276,16 @@ def _make(data: Path, launch: _Launch, *, durable: bool) -> None:
     if status != 0:
         raise launch.log.failure("could not make its data directory", status)
     new.replace(data)
+    _sync(data.parent)
+
+
+def _sync(directory: Path) -> None:
+    """Make a new name last: were it lost with the power, the next start would make all anew."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _socket_directory(directory: Path, runs_as: Account) -> Path:

@@ -1,7 +1,7 @@
 """What PostgreSQL refuses, said in the domain's words.
 
-The schema's rules are named constraints. Each room registers, once and in its module
-``constraints``, what breaking one of its constraints means to a caller:
+The schema's rules are named constraints. Each room says once, when its service is imported, what
+breaking one of its constraints means to a caller:
 
     register({"pools_name_key": lambda violation: ConflictError("...", field="name")})
     register(guards("pools_class_known", "pools_split"))
