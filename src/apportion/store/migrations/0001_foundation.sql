@@ -388,5 +388,5 @@ CREATE TABLE events (
     CONSTRAINT events_pkey PRIMARY KEY (id),
     CONSTRAINT events_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
 );
-CREATE INDEX events_by_subject ON events (subject, id);
-CREATE INDEX events_by_tenant ON events (tenant_id, id);
+CREATE INDEX events_by_subject ON events (subject, xid, id);
+CREATE INDEX events_by_tenant ON events (tenant_id, xid, id);

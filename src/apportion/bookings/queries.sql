@@ -1,0 +1,232 @@
+-- name: insert
+-- A clash is no error here: the row is missing from the answer.
+INSERT INTO bookings (
+    tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
+    units, during, planned, share_num, share_den
+)
+SELECT
+    tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
+    units::int4multirange, tstzrange(starts, ends), tstzrange(starts, ends), share_num, share_den
+FROM unnest(
+    %(tenant_ids)s::text[], %(pool_ids)s::text[], %(gpu_ids)s::int[], %(reservation_ids)s::text[],
+    %(pieces)s::int[], %(devices)s::int[], %(classes)s::text[], %(atom_ids)s::bigint[],
+    %(generations)s::int[], %(units)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[],
+    %(share_nums)s::int[], %(share_dens)s::int[]
+) AS new (
+    tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
+    units, starts, ends, share_num, share_den
+)
+ON CONFLICT DO NOTHING
+RETURNING reservation_id, piece;
+
+-- name: lock_nodes
+SELECT 1 FROM nodes WHERE id = ANY (%(ids)s) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: lock_gpus
+SELECT 1 FROM gpus WHERE id = ANY (%(ids)s) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: insert_host
+INSERT INTO host_bookings (
+    tenant_id, node_id, reservation_id, vcpu_milli, memory_mib, during
+)
+SELECT tenant_id, node_id, reservation_id, vcpu, memory, tstzrange(starts, ends)
+FROM unnest(
+    %(tenant_ids)s::text[], %(node_ids)s::int[], %(reservation_ids)s::text[], %(vcpus)s::bigint[],
+    %(memories)s::bigint[], %(starts)s::timestamptz[], %(ends)s::timestamptz[]
+) AS new (tenant_id, node_id, reservation_id, vcpu, memory, starts, ends);
+
+-- name: overfull_nodes
+-- The peak of what is booked at one instant, against what the node has. What ends is gone before what
+-- begins at the same instant arrives: windows are half-open.
+WITH changes AS (
+    SELECT node_id, lower(during) AS at, 1 AS kind, vcpu_milli AS vcpu, memory_mib AS memory
+    FROM host_bookings
+    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s)
+    UNION ALL
+    SELECT node_id, coalesce(upper(during), 'infinity'), 0, -vcpu_milli, -memory_mib
+    FROM host_bookings
+    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s)
+), levels AS (
+    SELECT
+        node_id,
+        sum(vcpu) OVER moment AS vcpu,
+        sum(memory) OVER moment AS memory
+    FROM changes
+    WINDOW moment AS (PARTITION BY node_id ORDER BY at, kind ROWS UNBOUNDED PRECEDING)
+), peaks AS (
+    SELECT node_id, max(vcpu) AS vcpu, max(memory) AS memory FROM levels GROUP BY node_id
+)
+SELECT node_id
+FROM peaks
+WHERE vcpu > coalesce(
+        (
+            SELECT capacity FROM node_resources
+            WHERE node_resources.node_id = peaks.node_id AND resource = 'vcpu'
+        ),
+        0
+    )
+    OR memory > coalesce(
+        (
+            SELECT capacity FROM node_resources
+            WHERE node_resources.node_id = peaks.node_id AND resource = 'memoryGiB'
+        ),
+        0
+    );
+
+-- name: host_peaks
+WITH changes AS (
+    SELECT node_id, lower(during) AS at, 1 AS kind, vcpu_milli AS vcpu, memory_mib AS memory
+    FROM host_bookings
+    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL)
+    UNION ALL
+    SELECT node_id, coalesce(upper(during), 'infinity'), 0, -vcpu_milli, -memory_mib
+    FROM host_bookings
+    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL)
+), levels AS (
+    SELECT
+        node_id,
+        sum(vcpu) OVER moment AS vcpu,
+        sum(memory) OVER moment AS memory
+    FROM changes
+    WINDOW moment AS (PARTITION BY node_id ORDER BY at, kind ROWS UNBOUNDED PRECEDING)
+)
+SELECT node_id, max(vcpu)::bigint AS vcpu, max(memory)::bigint AS memory
+FROM levels
+GROUP BY node_id;
+
+-- name: withdraw
+DELETE FROM bookings WHERE reservation_id = ANY (%(ids)s);
+
+-- name: withdraw_host
+DELETE FROM host_bookings WHERE reservation_id = ANY (%(ids)s);
+
+-- name: shorten
+UPDATE bookings
+SET during = tstzrange(lower(during), %(now)s),
+    planned = tstzrange(lower(planned), least(upper(planned), %(now)s)),
+    changed_xid = pg_current_xact_id()
+WHERE reservation_id = ANY (%(ids)s)
+    AND voided_at IS NULL
+    AND lower(during) < %(now)s
+    AND (upper_inf(during) OR upper(during) > %(now)s);
+
+-- name: void
+UPDATE bookings
+SET voided_at = %(now)s, changed_xid = pg_current_xact_id()
+WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL AND lower(during) >= %(now)s;
+
+-- name: shorten_host
+UPDATE host_bookings
+SET during = tstzrange(lower(during), %(now)s), changed_xid = pg_current_xact_id()
+WHERE reservation_id = ANY (%(ids)s)
+    AND voided_at IS NULL
+    AND lower(during) < %(now)s
+    AND (upper_inf(during) OR upper(during) > %(now)s);
+
+-- name: void_host
+UPDATE host_bookings
+SET voided_at = %(now)s, changed_xid = pg_current_xact_id()
+WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL AND lower(during) >= %(now)s;
+
+-- name: lift
+UPDATE bookings
+SET voided_at = %(now)s
+FROM unnest(%(reservation_ids)s::text[], %(pieces)s::int[]) AS moved (reservation_id, piece)
+WHERE (bookings.reservation_id, bookings.piece) = (moved.reservation_id, moved.piece)
+    AND voided_at IS NULL
+    AND lower(during) > %(now)s
+RETURNING bookings.id;
+
+-- name: put_back
+UPDATE bookings
+SET voided_at = NULL, units = moved.units::int4multirange, changed_xid = pg_current_xact_id()
+FROM unnest(%(reservation_ids)s::text[], %(pieces)s::int[], %(units)s::text[])
+    AS moved (reservation_id, piece, units)
+WHERE (bookings.reservation_id, bookings.piece) = (moved.reservation_id, moved.piece);
+
+-- name: horizon
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin;
+
+-- name: changed
+SELECT
+    pool_id, gpu_id, coalesce(reservation_id, partition_id) AS holder, piece, units::text AS units,
+    (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
+    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+        THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
+    voided_at IS NULL AND (upper_inf(during) OR upper(during) > %(now)s) AS live
+FROM bookings
+WHERE changed_xid >= %(since)s::text::xid8;
+
+-- name: changed_host
+SELECT
+    nodes.pool_id, node_id, reservation_id AS holder, vcpu_milli, memory_mib,
+    (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
+    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+        THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
+    voided_at IS NULL AND (upper_inf(during) OR upper(during) > %(now)s) AS live
+FROM host_bookings
+JOIN nodes ON nodes.id = node_id
+WHERE changed_xid >= %(since)s::text::xid8;
+
+-- name: live
+SELECT
+    bookings.pool_id, gpu_id, coalesce(reservation_id, partition_id) AS holder, piece,
+    units::text AS units,
+    (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
+    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+        THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
+    true AS live
+FROM gpus
+JOIN bookings ON bookings.gpu_id = gpus.id
+WHERE gpus.pool_id = %(pool_id)s AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL);
+
+-- name: live_host
+SELECT
+    nodes.pool_id, node_id, reservation_id AS holder, vcpu_milli, memory_mib,
+    (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
+    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+        THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
+    true AS live
+FROM nodes
+JOIN host_bookings ON host_bookings.node_id = nodes.id
+WHERE nodes.pool_id = %(pool_id)s AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL);
+
+-- name: booked_atoms
+SELECT DISTINCT atom_id
+FROM bookings
+JOIN atoms ON atoms.id = bookings.atom_id
+WHERE atoms.id = ANY (%(ids)s)
+    AND bookings.gpu_id = atoms.gpu_id
+    AND voided_at IS NULL
+    AND during && tstzrange(%(now)s, NULL);
+
+-- name: of_reservations
+SELECT
+    reservation_id, gpus.uuid AS gpu_id, nodes.name AS node, device, bookings.class AS cls,
+    bookings.units::text AS units, atoms.key AS atom, bookings.share_num, bookings.share_den,
+    lower(planned) AS start, upper(planned) AS end
+FROM bookings
+JOIN gpus ON gpus.id = bookings.gpu_id
+JOIN nodes ON nodes.id = gpus.node_id
+LEFT JOIN atoms ON atoms.id = bookings.atom_id
+WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL
+ORDER BY reservation_id, device, piece;
+
+-- name: usage
+-- Exact: whole microseconds, summed as integers.
+SELECT
+    pool_id, class, share_num, share_den,
+    sum(
+        (
+            extract(epoch FROM least(coalesce(upper(planned), 'infinity'), %(end)s::timestamptz))
+            - extract(epoch FROM greatest(lower(planned), %(start)s::timestamptz))
+        ) * 1000000
+    )::bigint AS microseconds
+FROM bookings
+WHERE tenant_id = %(tenant_id)s
+    AND voided_at IS NULL
+    AND reservation_id IS NOT NULL
+    AND upper(planned) > %(start)s
+    AND lower(planned) < %(end)s
+GROUP BY pool_id, class, share_num, share_den
+ORDER BY pool_id, class, share_num, share_den;

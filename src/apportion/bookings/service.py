@@ -1,0 +1,306 @@
+"""Writing and reading bookings of GPU units and of host resources.
+
+Everything here runs in the caller's transaction. The order of locks is the same everywhere: nodes,
+bookings by (GPU, units), and last, elsewhere, quotas.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import Any, Final
+
+from apportion.errors import ConflictError
+from apportion.placement import FOREVER, Held, Move
+from apportion.placement.state import HostHeld
+from apportion.quantities.units import from_multirange, to_multirange
+from apportion.store.connections import Connection
+from apportion.store.errors import Violation, guards, register
+from apportion.store.sql import load
+
+_QUERIES: Final = load("apportion.bookings")
+
+BookingKey = tuple[str, int]
+"""(reservation or partition id, piece)."""
+
+
+def _taken(violation: Violation) -> ConflictError:
+    return ConflictError(
+        "somebody else has booked units of this GPU in this window",
+        hint="Ask again: what is free has changed",
+        details={"key": violation.detail},
+    )
+
+
+register(
+    {
+        "bookings_no_overlap": _taken,
+        **guards(
+            "bookings_class_known",
+            "bookings_one_holder",
+            "bookings_units_not_empty",
+            "bookings_whole_is_every_unit",
+            "bookings_mig_lies_on_atom",
+            "bookings_during_half_open",
+            "bookings_planned_within_during",
+            "bookings_share_range",
+            "bookings_void_before_start",
+            "host_bookings_amount",
+            "host_bookings_during_half_open",
+            "host_bookings_void_before_start",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBooking:
+    """One piece of a reservation: ``units`` is a mask, [start, end) the window, ``share`` of a GPU."""
+
+    tenant_id: str
+    pool_id: str
+    gpu_id: int
+    reservation_id: str
+    piece: int
+    device: int
+    cls: str
+    atom_id: int | None
+    generation: int
+    units: int
+    start: datetime
+    end: datetime
+    share: Fraction
+
+    @property
+    def key(self) -> BookingKey:
+        """What tells it from all others."""
+        return self.reservation_id, self.piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewHostBooking:
+    """Host resources of one node for a reservation, for [start, end)."""
+
+    tenant_id: str
+    node_id: int
+    reservation_id: str
+    vcpu_milli: int
+    memory_mib: int
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChange:
+    """A booking as it stands now; ``held`` is None when it holds nothing any more."""
+
+    pool_id: str
+    gpu_id: int
+    key: BookingKey
+    held: Held | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """A host booking as it stands now; ``held`` is None when it holds nothing any more."""
+
+    pool_id: str
+    node_id: int
+    holder: str
+    held: HostHeld | None
+
+
+@dataclass(frozen=True, slots=True)
+class BookingView:
+    """A booking as it is shown."""
+
+    reservation_id: str
+    gpu_id: str
+    node: str
+    device: int
+    cls: str
+    units: str
+    atom: str | None
+    share: Fraction
+    start: datetime
+    end: datetime
+
+
+async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[BookingKey]:
+    """Book, and return the keys of those that won; the others clash with what somebody else has.
+
+    Waits for transactions that are booking the same units now.
+    """
+    ordered = sorted(bookings, key=lambda b: (b.gpu_id, to_multirange(b.units)))
+    cursor = await connection.execute(
+        _QUERIES["insert"],
+        {
+            "tenant_ids": [b.tenant_id for b in ordered],
+            "pool_ids": [b.pool_id for b in ordered],
+            "gpu_ids": [b.gpu_id for b in ordered],
+            "reservation_ids": [b.reservation_id for b in ordered],
+            "pieces": [b.piece for b in ordered],
+            "devices": [b.device for b in ordered],
+            "classes": [b.cls for b in ordered],
+            "atom_ids": [b.atom_id for b in ordered],
+            "generations": [b.generation for b in ordered],
+            "units": [to_multirange(b.units) for b in ordered],
+            "starts": [b.start for b in ordered],
+            "ends": [b.end for b in ordered],
+            "share_nums": [b.share.numerator for b in ordered],
+            "share_dens": [b.share.denominator for b in ordered],
+        },
+    )
+    return {(row["reservation_id"], row["piece"]) for row in await cursor.fetchall()}
+
+
+async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]) -> set[int]:
+    """Book host resources and return the nodes that are overfull by it: nothing on those may stay.
+
+    Locks the nodes first, in order, because what fits over time no constraint on a row can tell.
+    """
+    if not bookings:
+        return set()
+    nodes = sorted({booking.node_id for booking in bookings})
+    await connection.execute(_QUERIES["lock_nodes"], {"ids": nodes})
+    await connection.execute(
+        _QUERIES["insert_host"],
+        {
+            "tenant_ids": [b.tenant_id for b in bookings],
+            "node_ids": [b.node_id for b in bookings],
+            "reservation_ids": [b.reservation_id for b in bookings],
+            "vcpus": [b.vcpu_milli for b in bookings],
+            "memories": [b.memory_mib for b in bookings],
+            "starts": [b.start for b in bookings],
+            "ends": [b.end for b in bookings],
+        },
+    )
+    cursor = await connection.execute(
+        _QUERIES["overfull_nodes"],
+        {
+            "ids": nodes,
+            "start": min(booking.start for booking in bookings),
+            "end": max(booking.end for booking in bookings),
+        },
+    )
+    return {row["node_id"] for row in await cursor.fetchall()}
+
+
+async def withdraw(connection: Connection, reservation_ids: Collection[str]) -> None:
+    """Take back what this very transaction wrote for reservations that lost a clash."""
+    if reservation_ids:
+        await connection.execute(_QUERIES["withdraw"], {"ids": sorted(reservation_ids)})
+        await connection.execute(_QUERIES["withdraw_host"], {"ids": sorted(reservation_ids)})
+
+
+async def finish(connection: Connection, reservation_ids: Sequence[str], now: datetime) -> None:
+    """End at ``now``: what has begun is shortened, what has not is voided, what has ended stays."""
+    parameters = {"ids": sorted(reservation_ids), "now": now}
+    for name in ("shorten", "void", "shorten_host", "void_host"):
+        await connection.execute(_QUERIES[name], parameters)
+
+
+async def redeal(connection: Connection, moves: Sequence[Move], now: datetime) -> bool:
+    """Give bookings that have not begun other units of their GPU.
+
+    Returns False, with nothing to keep, when one of them has begun or changed meanwhile. Two bookings
+    may swap units, which no single statement can do under an immediate constraint: all are voided
+    first and put back then.
+    """
+    if not moves:
+        return True
+    gpus = sorted({move.gpu for move in moves})
+    await connection.execute(_QUERIES["lock_gpus"], {"ids": gpus})
+    parameters = {
+        "reservation_ids": [move.key[0] for move in moves],
+        "pieces": [move.key[1] for move in moves],
+        "units": [to_multirange(move.units) for move in moves],
+        "now": now,
+    }
+    cursor = await connection.execute(_QUERIES["lift"], parameters)
+    if len(await cursor.fetchall()) != len(moves):
+        return False
+    await connection.execute(_QUERIES["put_back"], parameters)
+    return True
+
+
+async def horizon(connection: Connection) -> str:
+    """Return a position such that whatever changes later is at or after it."""
+    cursor = await connection.execute(_QUERIES["horizon"])
+    row = await cursor.fetchone()
+    return str(row["xmin"]) if row is not None else "0"
+
+
+async def changes(
+    connection: Connection, since: str, now: datetime
+) -> tuple[list[GpuChange], list[HostChange]]:
+    """Return all bookings that may have changed since a `horizon`, as they stand now."""
+    parameters = {"since": since, "now": now}
+    gpus = await connection.execute(_QUERIES["changed"], parameters)
+    gpu_changes = [_gpu_change(row) for row in await gpus.fetchall()]
+    hosts = await connection.execute(_QUERIES["changed_host"], parameters)
+    return gpu_changes, [_host_change(row) for row in await hosts.fetchall()]
+
+
+async def live(
+    connection: Connection, pool_id: str, now: datetime
+) -> tuple[list[GpuChange], list[HostChange]]:
+    """Return everything held in a pool now or later."""
+    parameters = {"pool_id": pool_id, "now": now}
+    gpus = await connection.execute(_QUERIES["live"], parameters)
+    gpu_changes = [_gpu_change(row) for row in await gpus.fetchall()]
+    hosts = await connection.execute(_QUERIES["live_host"], parameters)
+    return gpu_changes, [_host_change(row) for row in await hosts.fetchall()]
+
+
+async def host_peaks(
+    connection: Connection, node_ids: Sequence[int], now: datetime
+) -> dict[int, tuple[int, int]]:
+    """Return the most (vcpu in thousandths, memory in MiB) booked at one instant from now on."""
+    cursor = await connection.execute(_QUERIES["host_peaks"], {"ids": list(node_ids), "now": now})
+    return {row["node_id"]: (row["vcpu"], row["memory"]) for row in await cursor.fetchall()}
+
+
+async def booked_atoms(connection: Connection, atom_ids: Sequence[int], now: datetime) -> set[int]:
+    """Return those of some atoms that somebody has, now or later."""
+    cursor = await connection.execute(_QUERIES["booked_atoms"], {"ids": list(atom_ids), "now": now})
+    return {row["atom_id"] for row in await cursor.fetchall()}
+
+
+async def of_reservations(
+    connection: Connection, reservation_ids: Sequence[str]
+) -> dict[str, list[BookingView]]:
+    """Return the bookings of some reservations, in the order of their devices."""
+    cursor = await connection.execute(_QUERIES["of_reservations"], {"ids": list(reservation_ids)})
+    found: dict[str, list[BookingView]] = {each: [] for each in reservation_ids}
+    for row in await cursor.fetchall():
+        share = Fraction(row.pop("share_num"), row.pop("share_den"))
+        view = BookingView(**row, share=share)
+        found[view.reservation_id].append(view)
+    return found
+
+
+async def usage(
+    connection: Connection, tenant_id: str, start: datetime, end: datetime
+) -> Iterable[Mapping[str, Any]]:
+    """Return booked microseconds within [start, end) by pool, class and share."""
+    cursor = await connection.execute(
+        _QUERIES["usage"], {"tenant_id": tenant_id, "start": start, "end": end}
+    )
+    return await cursor.fetchall()
+
+
+def _gpu_change(row: Mapping[str, Any]) -> GpuChange:
+    held = None
+    if row["live"]:
+        end = FOREVER if row["end_us"] is None else row["end_us"]
+        held = Held(row["start_us"], end, from_multirange(row["units"]))
+    return GpuChange(row["pool_id"], row["gpu_id"], (row["holder"], row["piece"]), held)
+
+
+def _host_change(row: Mapping[str, Any]) -> HostChange:
+    held = None
+    if row["live"]:
+        end = FOREVER if row["end_us"] is None else row["end_us"]
+        held = HostHeld(row["start_us"], end, row["vcpu_milli"], row["memory_mib"])
+    return HostChange(row["pool_id"], row["node_id"], row["holder"], held)

@@ -1,0 +1,107 @@
+"""The outbox: events are appended in the transaction of the change that they tell of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from apportion.errors import InvalidInputError
+from apportion.store.connections import Connection
+from apportion.store.runtime import Runtime
+from apportion.store.sql import load
+from apportion.tenants.service import Caller
+
+_QUERIES: Final = load("apportion.events")
+
+START: Final = "0.0"
+"""The position before the first event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened: ``type`` (``reservation.placed``), the object's id, and facts.
+
+    ``tenant_id`` is whose object it is; who did it comes with the append.
+    """
+
+    type: str
+    tenant_id: str
+    subject: str
+    data: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event as it is read back; ``position`` is where to go on reading after it."""
+
+    position: str
+    id: int
+    type: str
+    tenant_id: str
+    subject: str
+    actor: str
+    data: Mapping[str, Any]
+    occurred_at: datetime
+
+
+async def append(
+    connection: Connection, caller: Caller, now: datetime, events: Sequence[Event]
+) -> None:
+    """Write events into the current transaction, in order, in one statement."""
+    if not events:
+        return
+    await connection.execute(
+        _QUERIES["append"],
+        {
+            "tenants": [event.tenant_id for event in events],
+            "types": [event.type for event in events],
+            "subjects": [event.subject for event in events],
+            "data": [Jsonb(event.data) for event in events],
+            "actor": caller.actor,
+            "request_id": caller.request_id,
+            "now": now,
+        },
+    )
+
+
+async def list_events(
+    runtime: Runtime,
+    caller: Caller,
+    *,
+    after: str = START,
+    limit: int = 100,
+    subject: str | None = None,
+    type_prefix: str | None = None,
+) -> list[StoredEvent]:
+    """Return the caller's events after a position, in the order of their transactions.
+
+    Transactions commit out of order, so only what can no longer be overtaken is shown: events of
+    transactions older than all that still run. A reader that keeps its position misses none.
+    """
+    transaction, _, number = after.partition(".")
+    if not (_is_count(transaction) and _is_count(number)):
+        raise InvalidInputError(
+            "not a position in the events",
+            field="cursor",
+            given=after,
+            allowed="the next_cursor of an earlier answer",
+        )
+    async with runtime.db.connection() as connection:
+        cursor = await connection.execute(
+            _QUERIES["list"],
+            {
+                "tenant_id": caller.tenant_id,
+                "xid": transaction,
+                "id": int(number),
+                "limit": limit,
+                "subject": subject,
+                "type_prefix": type_prefix,
+            },
+        )
+        return [StoredEvent(**row) for row in await cursor.fetchall()]
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19  # noqa: PLR2004 - fits a bigint

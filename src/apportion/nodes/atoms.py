@@ -1,0 +1,261 @@
+"""From what a node reports to what can be booked: pure.
+
+A GPU in MIG mode is an unbookable parent and one ``gpu.mig`` atom per instance, whatever the pool's
+mode; in a time-sliced or MPS pool a GPU that is not in MIG mode is an unbookable parent and its slots,
+or one atom of free shares; any other GPU is itself the atom. A GPU whose MIG mode is changing has
+nothing to book until it has changed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final
+
+from apportion.errors import InvalidInputError
+from apportion.geometry import Board, Placement, Profile, find_board, parse_profile
+from apportion.nodes.schemas import GpuReport, MigInstance
+from apportion.pools.policy import PoolPolicy
+from apportion.quantities.units import WHOLE, span, to_multirange
+
+PARTITION_PENDING: Final = "partitionPending"
+SPLIT: Final = "split"
+
+Attributes = dict[str, str | int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtomSpec:
+    """One atom as it should be: its durable key, class, units, billing share and attributes.
+
+    ``reason`` says why it cannot be booked, None when it can. ``profile`` and ``start`` name its legal
+    placement where the board's geometry is known.
+    """
+
+    key: str
+    cls: str
+    units: str
+    share: Fraction
+    attributes: Attributes
+    reason: str | None = None
+    board: str | None = None
+    profile: str | None = None
+    start: int | None = None
+
+    @property
+    def cut(self) -> tuple[str, str]:
+        """What must stay the same for it to be the same atom."""
+        return self.key, self.units
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """A GPU and its atoms, derived. ``reason`` says why nothing of it can be booked."""
+
+    report: GpuReport
+    board: str | None
+    split: str
+    ruler: int
+    reason: str | None
+    atoms: tuple[AtomSpec, ...] = field(default=())
+
+
+def identify(report: GpuReport) -> Board | None:
+    """Return the GPU's board, or None where the name does not tell which it is."""
+    try:
+        return find_board(
+            report.product, memory_mib=report.memory_mib, pci_device_id=report.pci_device_id
+        )
+    except InvalidInputError:
+        return None
+
+
+def derive(
+    report: GpuReport, board: Board | None, *, model: str, sharing: str, policy: PoolPolicy
+) -> GpuSpec:
+    """Derive a GPU's split and atoms from its report and its pool's mode."""
+    split = _split(report, sharing, policy)
+    common = _common(report, model, sharing)
+    parent_reason = None if split == "none" else SPLIT
+    parent = AtomSpec(
+        key=report.uuid,
+        cls="gpu",
+        units=to_multirange(WHOLE),
+        share=Fraction(1),
+        attributes=common,
+        reason=parent_reason,
+    )
+    match split:
+        case "mig":
+            parts = tuple(_instances(report, board, sharing, common))
+            ruler = board.ruler.units if board is not None and board.ruler is not None else 1
+        case "slots":
+            ruler = policy.replicas or 1
+            parts = tuple(_slots(report, sharing, ruler, common))
+        case "shares":
+            ruler = policy.shares or 1
+            parts = (_shares(report, ruler, common),)
+        case _:
+            ruler, parts = 1, ()
+    reason = _why_nothing(report)
+    atoms = (parent, *parts)
+    if reason is not None:
+        atoms = tuple(replace(atom, reason=reason) for atom in atoms)
+    return GpuSpec(
+        report=report,
+        board=None if board is None else board.key,
+        split=split,
+        ruler=ruler,
+        reason=reason,
+        atoms=atoms,
+    )
+
+
+def mps_units(replicas: int) -> int:
+    """Return one slot's share of a GPU's 100 MPS units; what is left over is nobody's."""
+    return 100 // replicas
+
+
+def _split(report: GpuReport, sharing: str, policy: PoolPolicy) -> str:
+    if report.mig.current:
+        return "mig"
+    if policy.replicas is not None:
+        return "slots"
+    return "shares" if policy.shares is not None and sharing in ("timeslice", "mps") else "none"
+
+
+def _why_nothing(report: GpuReport) -> str | None:
+    if report.failed is not None:
+        return "failed"
+    return PARTITION_PENDING if report.mig.current != report.mig.pending else None
+
+
+def _common(report: GpuReport, model: str, sharing: str) -> Attributes:
+    attributes: Attributes = {
+        "gpuProduct": report.product,
+        "gpuModel": model,
+        "gpuUuid": report.uuid,
+        "gpuIndex": report.index,
+        "sharing": sharing,
+    }
+    if report.memory_mib is not None:
+        # Boards report slightly less than what they are sold as: 81559 MiB is an 80 GiB board.
+        attributes["vramGiB"] = -(-report.memory_mib // 1024)
+    if report.numa_node is not None:
+        attributes["numaNode"] = report.numa_node
+    return attributes
+
+
+def _slots(report: GpuReport, sharing: str, count: int, common: Attributes) -> Iterator[AtomSpec]:
+    extra: Attributes = {"slots": count}
+    share = Fraction(1, count)
+    if sharing == "mps":
+        extra["mpsUnits"] = mps_units(count)
+        share = Fraction(mps_units(count), 100)
+    for slot in range(count):
+        yield AtomSpec(
+            key=f"{report.uuid}/slot/{slot}",
+            cls="gpu.slot",
+            units=to_multirange(span(slot, 1)),
+            share=share,
+            attributes={**common, **extra, "slot": slot},
+        )
+
+
+def _shares(report: GpuReport, count: int, common: Attributes) -> AtomSpec:
+    return AtomSpec(
+        key=f"{report.uuid}/share",
+        cls="gpu.share",
+        units=to_multirange(span(0, count)),
+        share=Fraction(1),
+        attributes={**common, "shares": count},
+    )
+
+
+def _instances(
+    report: GpuReport, board: Board | None, sharing: str, common: Attributes
+) -> Iterator[AtomSpec]:
+    by_instance: dict[int, list[MigInstance]] = {}
+    for instance in report.mig.instances:
+        by_instance.setdefault(instance.gi_id, []).append(instance)
+    for instances in by_instance.values():
+        yield _instance(report, board, sharing, common, instances)
+
+
+def _instance(
+    report: GpuReport,
+    board: Board | None,
+    sharing: str,
+    common: Attributes,
+    instances: list[MigInstance],
+) -> AtomSpec:
+    first = instances[0]
+    found = None if board is None else _placement(board, first)
+    attributes: Attributes = {
+        **common,
+        "migProfile": _profile_text(first.profile),
+        "giId": first.gi_id,
+        "ciId": first.ci_id,
+        "migUuid": first.uuid,
+    }
+    if first.memory_mib is not None:
+        attributes["vramGiB"] = -(-first.memory_mib // 1024)
+    if found is None or board is None:
+        return AtomSpec(
+            key=f"{report.uuid}/mig/gi{first.gi_id}",
+            cls="gpu.mig",
+            units=to_multirange(WHOLE),
+            share=Fraction(0),
+            attributes=attributes,
+            reason="geometry_unknown",
+        )
+    profile, placement = found
+    attributes["migProfile"] = profile.name
+    reason = None
+    if len(instances) > 1 or _leaves_some_unused(first.profile):
+        reason = "compute_instance_smaller_than_gpu_instance"
+    elif sharing != "mig":
+        reason = "pool_does_not_share_by_mig"
+    return AtomSpec(
+        # MIG UUIDs change whenever the instance is made again and GI ids are reused; this does not.
+        key=f"{report.uuid}/mig/{profile.id}@{placement.start}",
+        cls="gpu.mig",
+        units=to_multirange(placement.mask),
+        share=profile.share,
+        attributes=attributes,
+        reason=reason,
+        board=board.key,
+        profile=profile.name,
+        start=placement.start,
+    )
+
+
+def _placement(board: Board, instance: MigInstance) -> tuple[Profile, Placement] | None:
+    """Find where the instance lies; None where the board has no such profile or placement."""
+    try:
+        profile = board.profile(_gpu_instance(instance.profile))
+    except InvalidInputError:
+        return None
+    for placement in profile.placements:
+        if placement.start == instance.start:
+            return profile, placement
+    return None
+
+
+def _gpu_instance(profile: str) -> str:
+    """Drop a compute instance's prefix: ``1c.3g.40gb`` lies in a ``3g.40gb``."""
+    head, dot, rest = profile.partition(".")
+    return rest if dot and head[:-1].isdigit() and head.endswith("c") else profile
+
+
+def _leaves_some_unused(profile: str) -> bool:
+    gpu_instance = _gpu_instance(profile)
+    if gpu_instance == profile:
+        return False
+    return profile.split("c.")[0] != gpu_instance.split("g.")[0]
+
+
+def _profile_text(profile: str) -> str:
+    try:
+        return str(parse_profile(profile))
+    except InvalidInputError:
+        return profile

@@ -1,0 +1,150 @@
+"""The inventory document of a node, and how nodes, GPUs and atoms are shown.
+
+One document per node says everything that is known about it; the same document is what a node agent
+sends. It is a full picture: a GPU that it does not list is no longer there.
+"""
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, Field, PlainSerializer
+
+from apportion.pools.schemas import Name, Schema
+
+Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+Flag = Annotated[bool, Field(strict=True)]
+ShareText = Annotated[Fraction, PlainSerializer(str, return_type=str)]
+AtomClass = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share"]
+
+
+class MigInstance(Schema):
+    """A MIG device as the driver lists it: a GPU instance and the compute instance that fills it.
+
+    ``start`` is the first memory slice of its placement. ``profile`` is the driver's name for it; one
+    such as ``1c.3g.40gb`` is a compute instance that leaves part of its GPU instance unused.
+    """
+
+    gi_id: Count
+    ci_id: Count
+    uuid: Text
+    profile: Text
+    start: Annotated[int, Field(strict=True, ge=0, le=31)]
+    memory_mib: Annotated[int, Field(strict=True, ge=1)] | None = None
+    sm_count: Annotated[int, Field(strict=True, ge=1)] | None = None
+
+
+class MigState(Schema):
+    """The MIG mode now and after the next reset, and the instances that exist."""
+
+    current: Flag = False
+    pending: Flag = False
+    instances: Annotated[list[MigInstance], Field(max_length=64)] = []
+
+
+class NvLink(Schema):
+    """NVLink connections from one GPU to another of the node."""
+
+    peer: Text
+    links: Annotated[int, Field(strict=True, ge=1, le=64)]
+
+
+class GpuReport(Schema):
+    """One physical GPU. ``failed`` gives the reason why it cannot be used, where it cannot."""
+
+    index: Count
+    uuid: Text
+    product: Text
+    memory_mib: Annotated[int, Field(strict=True, ge=1)] | None = None
+    pci_address: Text | None = None
+    pci_device_id: Text | None = None
+    numa_node: Count | None = None
+    mig: MigState = MigState()
+    nvlink: list[NvLink] = []
+    failed: Text | None = None
+
+
+class HugePages(Schema):
+    """Huge pages that exist on the host, by size."""
+
+    size_2mi: Count = Field(alias="2Mi", default=0)
+    size_1gi: Count = Field(alias="1Gi", default=0)
+
+
+class HostReport(Schema):
+    """What the machine itself has."""
+
+    logical_cpus: Annotated[int, Field(strict=True, ge=1, le=100_000)]
+    memory_mib: Annotated[int, Field(strict=True, ge=1, le=2**40)]
+    hugepages: HugePages = HugePages()
+
+
+class Inventory(Schema):
+    """Everything about one node. ``node`` names it within its pool."""
+
+    schema_: Literal["apportion.inventory/1"] = Field(
+        alias="schema", default="apportion.inventory/1"
+    )
+    node: Name
+    controller: Literal["platform", "tenant"] = "platform"
+    owner_tenant_id: Text | None = None
+    host: HostReport
+    gpus: Annotated[list[GpuReport], Field(max_length=64)] = []
+
+
+class ResourceView(BaseModel):
+    """A host scalar: vcpu in CPUs, memoryGiB in GiB, huge pages in pages, as exact text."""
+
+    resource: str
+    total: str
+    ratio: str
+    capacity: str
+
+
+class NodeView(BaseModel):
+    """A node as the operator sees it."""
+
+    id: str
+    pool_id: str
+    name: str
+    tenant_id: str
+    target: str
+    controller: str
+    health: Literal["healthy", "degraded", "no_capacity"]
+    health_reason: str | None
+    gpus: int
+    inventory_at: AwareDatetime
+    resources: list[ResourceView]
+
+
+class GpuView(BaseModel):
+    """A GPU: what it is, how it is split, and why it cannot be booked where it cannot."""
+
+    id: str
+    pool_id: str
+    node: str
+    index: int
+    product: str
+    model: str
+    board: str | None
+    memory_mib: int | None
+    numa_node: int | None
+    split: Literal["none", "mig", "slots", "shares"]
+    ruler: int
+    layout_generation: int
+    unbookable_reason: str | None
+
+
+class AtomView(BaseModel):
+    """What can be booked, or the reason why it cannot be now."""
+
+    id: str
+    pool_id: str
+    gpu_id: str
+    node: str
+    class_: AtomClass = Field(serialization_alias="class")
+    units: str
+    share: ShareText
+    bookable: bool
+    reason: str | None
+    attributes: dict[str, Any]

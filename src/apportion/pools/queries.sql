@@ -1,0 +1,75 @@
+-- name: insert
+INSERT INTO pools (
+    id, tenant_id, site_id, name, class, gpu_model, sharing, agent, provider_account_id,
+    policy, replicas, shares, created_at
+) VALUES (
+    %(id)s, %(tenant_id)s, %(site_id)s, %(name)s, %(class)s, %(gpu_model)s, %(sharing)s, %(agent)s,
+    %(provider_account_id)s, %(policy)s, %(replicas)s, %(shares)s, %(now)s
+);
+
+-- name: select
+-- Numbers of quotas travel as text: JSON numbers would pass through floating point.
+SELECT
+    pools.*,
+    COALESCE(
+        (
+            SELECT jsonb_agg(
+                jsonb_build_object('resource', resource, 'max', max::text, 'used', used::text)
+                ORDER BY resource
+            )
+            FROM quotas
+            WHERE quotas.pool_id = pools.id AND quotas.tenant_id = %(tenant_id)s
+        ),
+        '[]'
+    ) AS quotas
+FROM pools
+WHERE tenant_id = %(tenant_id)s
+    AND (%(id)s::text IS NULL OR id = %(id)s)
+    AND id > %(after)s
+    AND (%(name)s::text IS NULL OR name = %(name)s)
+    AND (%(model)s::text IS NULL OR lower(gpu_model) = lower(%(model)s))
+    AND (%(sharing)s::text IS NULL OR sharing = %(sharing)s)
+ORDER BY id
+LIMIT %(limit)s;
+
+-- name: records
+SELECT id, tenant_id, name, class, gpu_model, sharing, policy, archived_at
+FROM pools
+WHERE tenant_id = %(tenant_id)s AND id = ANY (%(ids)s);
+
+-- name: sites
+SELECT id, tenant_id, name, region
+FROM sites
+WHERE tenant_id = %(tenant_id)s
+ORDER BY id;
+
+-- name: set_quotas
+INSERT INTO quotas (tenant_id, pool_id, resource, max)
+SELECT %(tenant_id)s, %(pool_id)s, resource, max
+FROM unnest(%(resources)s::text[], %(limits)s::numeric[]) AS new (resource, max)
+ORDER BY resource
+ON CONFLICT (tenant_id, pool_id, resource) DO UPDATE SET max = excluded.max;
+
+-- name: quotas
+SELECT tenant_id, pool_id, resource, max, used
+FROM quotas
+WHERE tenant_id = ANY (%(tenant_ids)s);
+
+-- name: lock_quotas
+SELECT 1
+FROM quotas
+JOIN unnest(%(tenants)s::text[], %(pools)s::text[], %(resources)s::text[])
+    AS wanted (tenant_id, pool_id, resource) USING (tenant_id, pool_id, resource)
+ORDER BY tenant_id, pool_id, resource
+FOR NO KEY UPDATE OF quotas;
+
+-- name: charge
+-- Giving back is never refused; a charge is, when the limit does not cover it.
+UPDATE quotas
+SET used = used + amount
+FROM unnest(%(tenants)s::text[], %(pools)s::text[], %(resources)s::text[], %(amounts)s::numeric[])
+    AS change (tenant_id, pool_id, resource, amount)
+WHERE (quotas.tenant_id, quotas.pool_id, quotas.resource)
+        = (change.tenant_id, change.pool_id, change.resource)
+    AND (amount < 0 OR max IS NULL OR used + amount <= max)
+RETURNING quotas.tenant_id, quotas.pool_id, quotas.resource;

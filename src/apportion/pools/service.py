@@ -1,0 +1,343 @@
+"""Pools and the quotas on them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from apportion.errors import ConflictError, InvalidInputError, NotFoundError, QuotaExceededError
+from apportion.events.service import Event, append
+from apportion.pools.policy import PoolPolicy, read_policy
+from apportion.pools.schemas import PoolCreate, PoolView, QuotaSet, QuotaView, SiteView
+from apportion.quantities.ids import derive_id
+from apportion.store.connections import Connection, transaction
+from apportion.store.errors import guards, register
+from apportion.store.runtime import Runtime
+from apportion.store.sql import load
+from apportion.tenants.service import Caller
+
+_QUERIES: Final = load("apportion.pools")
+
+# What a retry with the same idempotency key must agree on; the rest of the first request stands.
+_IDENTITY: Final = ("site_id", "class", "sharing", "agent", "provider_account_id", "gpu_model")
+
+register(
+    {
+        "pools_name_key": lambda violation: ConflictError(
+            "this tenant has a pool of that name", field="name", details={"key": violation.detail}
+        ),
+        **guards(
+            "pools_class_known",
+            "pools_sharing_known",
+            "pools_provider_account",
+            "pools_provider_agent",
+            "pools_replicas_range",
+            "pools_shares_fixed",
+            "pools_split",
+            "quotas_resource_known",
+            "quotas_max_not_negative",
+            "quotas_used_not_negative",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRecord:
+    """A pool as other rooms need it, its policy read."""
+
+    id: str
+    tenant_id: str
+    name: str
+    cls: str
+    gpu_model: str
+    sharing: str
+    policy: PoolPolicy
+    archived: bool
+
+
+QuotaKey = tuple[str, str, str]
+"""(tenant, pool, resource)."""
+
+
+@dataclass(slots=True)
+class Quota:
+    """A limit and what is used of it; ``max`` None is unlimited."""
+
+    max: Decimal | None
+    used: Decimal
+
+    def covers(self, amount: Decimal) -> bool:
+        """Tell whether this much more may be charged."""
+        return self.max is None or self.used + amount <= self.max
+
+
+async def create_pool(runtime: Runtime, caller: Caller, request: PoolCreate) -> PoolView:
+    """Create a pool with its owner's quota, or return the one that the same key created.
+
+    Raises InvalidInputError for what can never be, NotFoundError for a site that the tenant does not
+    own, ConflictError for a taken name or a key that was used for another pool.
+    """
+    policy = read_policy(request.policy, request.sharing)
+    _check_provider(request)
+    async with transaction(runtime.db) as connection:
+        row = await _new_row(runtime, connection, caller, request, policy)
+        existing = await _find(connection, caller, row["id"])
+        if existing is not None:
+            return _same(existing, row)
+        await connection.execute(_QUERIES["insert"], {**row, "policy": Jsonb(request.policy)})
+        await _set_quotas(connection, caller.tenant_id, row["id"], request.owner_quota)
+        data = {key: row[key] for key in ("name", "site_id", "class", "gpu_model", "sharing")}
+        event = Event("pool.created", caller.tenant_id, row["id"], data)
+        await append(connection, caller, runtime.now(), [event])
+        created = await _find(connection, caller, row["id"])
+    if created is None:
+        raise NotFoundError("the pool is gone", field="pool_id", given=row["id"])
+    return created
+
+
+async def get_pool(runtime: Runtime, caller: Caller, pool_id: str) -> PoolView:
+    """Return one pool of the caller; NotFoundError for any other."""
+    async with runtime.db.connection() as connection:
+        pool = await _find(connection, caller, pool_id)
+    if pool is None:
+        raise _no_pool(pool_id)
+    return pool
+
+
+async def list_pools(
+    runtime: Runtime,
+    caller: Caller,
+    *,
+    after: str = "",
+    limit: int = 100,
+    name: str | None = None,
+    gpu_model: str | None = None,
+    sharing: str | None = None,
+) -> list[PoolView]:
+    """Return the caller's pools by id, one query whatever their number."""
+    async with runtime.db.connection() as connection:
+        return await _select(
+            connection,
+            caller,
+            {"after": after, "limit": limit, "name": name, "model": gpu_model, "sharing": sharing},
+        )
+
+
+async def list_sites(runtime: Runtime, caller: Caller) -> list[SiteView]:
+    """Return the caller's sites."""
+    async with runtime.db.connection() as connection:
+        cursor = await connection.execute(_QUERIES["sites"], {"tenant_id": caller.tenant_id})
+        return [SiteView(**row) for row in await cursor.fetchall()]
+
+
+async def set_quota(runtime: Runtime, caller: Caller, request: QuotaSet) -> QuotaView:
+    """Set the caller's own limit on a pool that it owns."""
+    async with transaction(runtime.db) as connection:
+        if await _find(connection, caller, request.pool_id) is None:
+            raise _no_pool(request.pool_id)
+        limits = {request.resource: request.max}
+        await _set_quotas(connection, caller.tenant_id, request.pool_id, limits)
+        event = Event(
+            "quota.updated",
+            caller.tenant_id,
+            request.pool_id,
+            {"tenant_id": caller.tenant_id, "resource": request.resource, "max": request.max},
+        )
+        await append(connection, caller, runtime.now(), [event])
+        pool = await _find(connection, caller, request.pool_id)
+    if pool is None:
+        raise _no_pool(request.pool_id)
+    return next(quota for quota in pool.quotas if quota.resource == request.resource)
+
+
+async def load_records(
+    connection: Connection, caller: Caller, pool_ids: Sequence[str], *, field: str = "pool_id"
+) -> dict[str, PoolRecord]:
+    """Return the caller's live pools by id; NotFoundError names the first that is not."""
+    cursor = await connection.execute(
+        _QUERIES["records"], {"tenant_id": caller.tenant_id, "ids": list(pool_ids)}
+    )
+    found = {row["id"]: _record(row) for row in await cursor.fetchall()}
+    for pool_id in pool_ids:
+        if pool_id not in found or found[pool_id].archived:
+            raise _no_pool(pool_id, field=field)
+    return found
+
+
+async def read_quotas(connection: Connection, tenant_ids: Sequence[str]) -> dict[QuotaKey, Quota]:
+    """Return all quota rows of some tenants."""
+    cursor = await connection.execute(_QUERIES["quotas"], {"tenant_ids": sorted(set(tenant_ids))})
+    return {
+        (row["tenant_id"], row["pool_id"], row["resource"]): Quota(row["max"], row["used"])
+        for row in await cursor.fetchall()
+    }
+
+
+async def charge(connection: Connection, amounts: Mapping[QuotaKey, Decimal]) -> None:
+    """Charge (or with negative amounts give back) in the current transaction, its last lock.
+
+    Raises QuotaExceededError when a limit does not cover a charge; nothing must be kept then.
+    """
+    wanted = {key: amount for key, amount in sorted(amounts.items()) if amount}
+    if not wanted:
+        return
+    parameters = {
+        "tenants": [key[0] for key in wanted],
+        "pools": [key[1] for key in wanted],
+        "resources": [key[2] for key in wanted],
+        "amounts": list(wanted.values()),
+    }
+    # Locked in one order first: two charges of several rows would deadlock in different orders.
+    await connection.execute(_QUERIES["lock_quotas"], parameters)
+    cursor = await connection.execute(_QUERIES["charge"], parameters)
+    charged = {(r["tenant_id"], r["pool_id"], r["resource"]) for r in await cursor.fetchall()}
+    missing = [key for key in wanted if key not in charged]
+    if missing:
+        tenant, pool, resource = missing[0]
+        raise QuotaExceededError(
+            f"the quota of {tenant} on {pool} does not cover this much {resource}",
+            details={"pool_id": pool, "resource": resource, "asked": str(wanted[missing[0]])},
+        )
+
+
+async def _new_row(
+    runtime: Runtime,
+    connection: Connection,
+    caller: Caller,
+    request: PoolCreate,
+    policy: PoolPolicy,
+) -> dict[str, Any]:
+    key = request.idempotency_key
+    pool_id = (
+        runtime.new_id("pool")
+        if key is None
+        else derive_id("pool", caller.tenant_id, caller.actor, key)
+    )
+    return {
+        "id": pool_id,
+        "tenant_id": caller.tenant_id,
+        "site_id": await _site(connection, caller, request.site_id),
+        "name": request.name,
+        "class": request.class_,
+        "gpu_model": request.gpu_model,
+        "sharing": request.sharing,
+        "agent": "none",
+        "provider_account_id": request.provider_account_id,
+        "replicas": policy.replicas,
+        "shares": policy.shares,
+        "now": runtime.now(),
+    }
+
+
+def _check_provider(request: PoolCreate) -> None:
+    is_provider = request.class_ == "provider"
+    if is_provider != (request.provider_account_id is not None):
+        raise InvalidInputError(
+            "a provider pool needs it" if is_provider else f"a {request.class_} pool has none",
+            field="provider_account_id",
+            given=request.provider_account_id,
+        )
+
+
+async def _site(connection: Connection, caller: Caller, site_id: str | None) -> str:
+    cursor = await connection.execute(_QUERIES["sites"], {"tenant_id": caller.tenant_id})
+    sites = [row["id"] for row in await cursor.fetchall()]
+    if site_id in sites:
+        return site_id
+    if site_id is not None:
+        raise NotFoundError("no such site", field="site_id", given=site_id)
+    if len(sites) != 1:
+        raise InvalidInputError(
+            "needed, because the tenant does not have exactly one site",
+            field="site_id",
+            allowed=", ".join(sites) or None,
+        )
+    return sites[0]
+
+
+async def _set_quotas(
+    connection: Connection, tenant_id: str, pool_id: str, limits: Mapping[Any, int | str]
+) -> None:
+    await connection.execute(
+        _QUERIES["set_quotas"],
+        {
+            "tenant_id": tenant_id,
+            "pool_id": pool_id,
+            "resources": list(limits),
+            "limits": [None if limit == "unlimited" else limit for limit in limits.values()],
+        },
+    )
+
+
+async def _find(connection: Connection, caller: Caller, pool_id: str) -> PoolView | None:
+    pools = await _select(connection, caller, {"id": pool_id, "limit": 1})
+    return pools[0] if pools else None
+
+
+async def _select(
+    connection: Connection, caller: Caller, filters: Mapping[str, object]
+) -> list[PoolView]:
+    everything = {"id": None, "after": "", "name": None, "model": None, "sharing": None}
+    cursor = await connection.execute(
+        _QUERIES["select"], {**everything, **filters, "tenant_id": caller.tenant_id}
+    )
+    return [_view(caller, row) for row in await cursor.fetchall()]
+
+
+def _view(caller: Caller, row: Mapping[str, Any]) -> PoolView:
+    quotas = [_quota_view(caller, row["id"], quota) for quota in row["quotas"]]
+    return PoolView.model_validate(
+        {
+            **{key: row[key] for key in PoolView.model_fields if key in row},
+            "class": row["class"],
+            "owner_tenant_id": row["tenant_id"],
+            "owned": row["tenant_id"] == caller.tenant_id,
+            "archived": row["archived_at"] is not None,
+            "quotas": quotas,
+        }
+    )
+
+
+def _quota_view(caller: Caller, pool_id: str, quota: Mapping[str, Any]) -> QuotaView:
+    limit = None if quota["max"] is None else Decimal(quota["max"])
+    used = Decimal(quota["used"])
+    return QuotaView(
+        tenant_id=caller.tenant_id,
+        pool_id=pool_id,
+        resource=quota["resource"],
+        max="unlimited" if limit is None else limit,
+        used=used,
+        available="unlimited" if limit is None else max(Decimal(0), limit - used),
+    )
+
+
+def _same(existing: PoolView, row: Mapping[str, Any]) -> PoolView:
+    there = existing.model_dump(by_alias=True)
+    for field in _IDENTITY:
+        if there[field] != row[field]:
+            raise ConflictError(
+                f"the same key created a pool with another {field}",
+                field="idempotency_key",
+                details={"pool_id": existing.id, "there": there[field], "asked": row[field]},
+            )
+    return existing
+
+
+def _record(row: Mapping[str, Any]) -> PoolRecord:
+    return PoolRecord(
+        id=row["id"],
+        tenant_id=row["tenant_id"],
+        name=row["name"],
+        cls=row["class"],
+        gpu_model=row["gpu_model"],
+        sharing=row["sharing"],
+        policy=read_policy(row["policy"], row["sharing"]),
+        archived=row["archived_at"] is not None,
+    )
+
+
+def _no_pool(pool_id: str, *, field: str = "pool_id") -> NotFoundError:
+    return NotFoundError("no such pool", field=field, given=pool_id)
