@@ -74,6 +74,8 @@ def why_not(board: Board, profiles: Iterable[Profile], occupied: int = 0) -> str
     most = addable(board, occupied)
     beside = " beside what is there" if occupied else ""
     for name, count in counts.items():
+        if most[name] == 0:
+            return f"no place for {name} on {board.model}{beside}"
         if count > most[name]:
             return f"{count} x {name}: at most {most[name]} on {board.model}{beside}"
     return _too_many_slices(board, wanted, occupied) or _clash(board, wanted, occupied, beside)
