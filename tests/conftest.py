@@ -1,6 +1,7 @@
 """What all tests share: a real PostgreSQL that starts when a test first asks for one."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -25,9 +26,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory):
+def postgres():
     """Give the dsn of a server of this test process (under xdist, of this worker) alone."""
-    with testing_postgres.running(tmp_path_factory.mktemp("postgres")) as dsn:
+    with testing_postgres.running() as dsn:
         yield dsn
 
 
@@ -41,6 +42,25 @@ async def dsn(anyio_backend: str, template: testing_postgres.Template):
     """Give the dsn of a fresh, migrated database."""
     async with template.clone() as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="session")
+def let_others_pass():
+    """Give a function that lets other accounts through to a path below pytest's private ones."""
+
+    def let(path: Path) -> Path:
+        for directory in (path, *path.parents):
+            if directory.stat().st_uid == os.geteuid():
+                directory.chmod(directory.stat().st_mode | 0o011)
+        return path
+
+    return let
+
+
+@pytest.fixture
+def open_path(tmp_path: Path, let_others_pass):
+    """Give a directory as tmp_path, that other accounts can pass through."""
+    return let_others_pass(tmp_path)
 
 
 @pytest.fixture

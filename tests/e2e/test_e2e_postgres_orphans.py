@@ -6,12 +6,13 @@ Real processes, real signals; as root in both ways of not being root, and as a p
 import os
 import pwd
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,8 @@ BIN_DIR = embedded.find_binaries(
     Path(other) if (other := os.environ.get("APPORTION_TEST_PG_BIN")) else None
 )
 
+NAMESPACES = subprocess.run(["unshare", "--user", "true"], check=False).returncode == 0
+in_namespace = pytest.mark.skipif(not NAMESPACES, reason="this machine allows no user namespaces")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes users, which takes root")
 
 
@@ -85,6 +88,9 @@ def launched(directory: Path, *prefix: str, **options) -> Iterator[subprocess.Po
             yield process
         finally:
             process.kill()
+            process.wait()
+            with suppress(FileNotFoundError):  # no next start comes and removes it
+                shutil.rmtree((directory / "socket").read_text())
 
 
 def as_user(uid: int, directory: Path, **options):
@@ -126,24 +132,14 @@ def in_own_user_namespace(server: int) -> bool:
     return Path(f"/proc/{server}/ns/user").readlink() != Path("/proc/self/ns/user").readlink()
 
 
-@pytest.fixture
-def open_directory(tmp_path: Path):
-    """Let every account pass on the way to a directory below pytest's, which are private."""
-    path = tmp_path
-    while path != path.parent and path.stat().st_uid == os.geteuid():
-        path.chmod(path.stat().st_mode | 0o011)
-        path = path.parent
-    return tmp_path
-
-
-def test_sigkill_of_the_parent_leaves_no_process(tmp_path: Path):
-    with launched(tmp_path) as process:
+def test_sigkill_of_the_parent_leaves_no_process(open_path: Path):
+    with launched(open_path) as process:
         server, _ = server_of(process)
         kill_and_look(process, server)
 
 
-def test_sigkill_with_a_client_in_the_middle_of_a_query_leaves_no_process(tmp_path: Path):
-    with launched(tmp_path) as process:
+def test_sigkill_with_a_client_in_the_middle_of_a_query_leaves_no_process(open_path: Path):
+    with launched(open_path) as process:
         server, dsn = server_of(process)
         with subprocess.Popen(
             [sys.executable, "-c", CLIENT, dsn],
@@ -155,28 +151,28 @@ def test_sigkill_with_a_client_in_the_middle_of_a_query_leaves_no_process(tmp_pa
             assert client.wait(GONE_SECONDS) != 0
 
 
-def test_sigkill_while_the_data_directory_is_made_leaves_no_process(tmp_path: Path):
-    with launched(tmp_path) as process:
-        wait_until((tmp_path / "data.new" / "base").exists)
+def test_sigkill_while_the_data_directory_is_made_leaves_no_process(open_path: Path):
+    with launched(open_path) as process:
+        wait_until((open_path / "data.new" / "base").exists)
         pids = family(process.pid) - {process.pid}
         assert pids, "initdb was over too soon"
         process.kill()
         wait_until(lambda: not any(map(alive, pids)))
-    assert not (tmp_path / "data").exists()
-    embedded.start(tmp_path, bin_dir=BIN_DIR).stop()
+    assert not (open_path / "data").exists()
+    embedded.start(open_path, bin_dir=BIN_DIR).stop()
 
 
-def test_a_start_right_after_a_sigkill_waits_for_the_old_server_and_works(tmp_path: Path):
-    with launched(tmp_path) as process:
+def test_a_start_right_after_a_sigkill_waits_for_the_old_server_and_works(open_path: Path):
+    with launched(open_path) as process:
         server, _ = server_of(process)
         process.kill()
-        with embedded.start(tmp_path, bin_dir=BIN_DIR) as next_one:
+        with embedded.start(open_path, bin_dir=BIN_DIR) as next_one:
             assert next_one.pid != server
             assert not alive(server)
 
 
-def test_an_ordinary_end_without_a_stop_leaves_no_process(tmp_path: Path):
-    with launched(tmp_path) as process:
+def test_an_ordinary_end_without_a_stop_leaves_no_process(open_path: Path):
+    with launched(open_path) as process:
         server, _ = server_of(process)
         pids = family(server)
         process.stdin.close()
@@ -184,9 +180,9 @@ def test_an_ordinary_end_without_a_stop_leaves_no_process(tmp_path: Path):
         wait_until(lambda: not any(map(alive, pids)))
 
 
-def test_ctrl_c_in_a_terminal_leaves_the_server_to_its_parent(tmp_path: Path):
+def test_ctrl_c_in_a_terminal_leaves_the_server_to_its_parent(open_path: Path):
     """The terminal's SIGINT goes to the whole group; what still writes must still have a server."""
-    with launched(tmp_path, process_group=0) as process:
+    with launched(open_path, process_group=0) as process:
         server, _ = server_of(process)
         os.kill(process.pid, signal.SIGSTOP)  # so that only the server could react
         os.killpg(process.pid, signal.SIGINT)
@@ -195,8 +191,8 @@ def test_ctrl_c_in_a_terminal_leaves_the_server_to_its_parent(tmp_path: Path):
 
 
 @as_root
-def test_root_runs_it_under_an_account_that_can_reach_the_data(open_directory: Path):
-    with launched(open_directory / "state") as process:
+def test_root_runs_it_under_an_account_that_can_reach_the_data(open_path: Path):
+    with launched(open_path / "state") as process:
         server, _ = server_of(process)
         owner, user = owner_and_user(server)
         assert owner == user != 0
@@ -204,6 +200,7 @@ def test_root_runs_it_under_an_account_that_can_reach_the_data(open_directory: P
         kill_and_look(process, server)
 
 
+@in_namespace
 @as_root
 def test_root_runs_it_in_a_user_namespace_where_no_account_can_reach(tmp_path: Path):
     private = tmp_path / "private"
@@ -218,9 +215,9 @@ def test_root_runs_it_in_a_user_namespace_where_no_account_can_reach(tmp_path: P
 
 
 @as_root
-def test_a_plain_user_runs_it_as_itself(open_directory: Path):
+def test_a_plain_user_runs_it_as_itself(open_path: Path):
     nobody = pwd.getpwnam("nobody")
-    home = open_directory / "home"
+    home = open_path / "home"
     home.mkdir()
     os.chown(home, nobody.pw_uid, nobody.pw_gid)
     with as_user(nobody.pw_uid, home / "state") as process:
@@ -232,9 +229,10 @@ def test_a_plain_user_runs_it_as_itself(open_directory: Path):
         assert owner_and_user(server_of(process)[0]) == (nobody.pw_uid, nobody.pw_uid)
 
 
+@in_namespace
 @as_root
-def test_a_user_that_has_no_name_runs_it_too(open_directory: Path):
-    home = open_directory / "home"
+def test_a_user_that_has_no_name_runs_it_too(open_path: Path):
+    home = open_path / "home"
     home.mkdir()
     os.chown(home, UNNAMED, UNNAMED)
     with as_user(UNNAMED, home / "state") as process:
@@ -244,16 +242,17 @@ def test_a_user_that_has_no_name_runs_it_too(open_directory: Path):
 
 
 @as_root
-def test_data_of_another_user_is_refused_by_name(open_directory: Path):
-    with launched(open_directory / "state") as process:
+def test_data_of_another_user_is_refused_by_name(open_path: Path):
+    with launched(open_path / "state") as process:
         server_of(process)
-    (open_directory / "state" / "lock").unlink()  # it keeps others off too, and says less
-    (open_directory / "state").chmod(0o777)
-    with as_user(UNNAMED, open_directory / "state", stderr=subprocess.PIPE) as process:
+    (open_path / "state" / "lock").unlink()  # it keeps others off too, and says less
+    (open_path / "state").chmod(0o777)
+    with as_user(UNNAMED, open_path / "state", stderr=subprocess.PIPE) as process:
         told = process.stderr.read()
     assert re.search("UnavailableError: the data directory .* belongs to user [a-z]", told)
 
 
+@in_namespace
 @as_root
 def test_root_that_can_do_neither_is_told_what_to_do(tmp_path: Path):
     """A container may keep root from making user namespaces: here, none may be made inside one."""
@@ -267,20 +266,22 @@ def test_root_that_can_do_neither_is_told_what_to_do(tmp_path: Path):
     assert "Set APPORTION_DATABASE_URL to a PostgreSQL of your own" in told
 
 
+@in_namespace
 @as_root
 @pytest.mark.parametrize("capability", ["kill", "setuid", "dac_override"])
-def test_root_without_its_powers_runs_it_in_a_namespace(open_directory: Path, capability: str):
+def test_root_without_its_powers_runs_it_in_a_namespace(open_path: Path, capability: str):
     inside = ("setpriv", "--bounding-set", f"-{capability}", sys.executable)
-    with launched(open_directory / "state", *inside) as process:
+    with launched(open_path / "state", *inside) as process:
         server, _ = server_of(process)
         assert owner_and_user(server) == (0, 0)
         kill_and_look(process, server)
 
 
+@in_namespace
 @as_root
-def test_root_of_a_container_without_other_users_runs_it_in_a_namespace(open_directory: Path):
+def test_root_of_a_container_without_other_users_runs_it_in_a_namespace(open_path: Path):
     inside = ("unshare", "--user", "--map-root-user", sys.executable)
-    with launched(open_directory / "state", *inside) as process:
+    with launched(open_path / "state", *inside) as process:
         server, _ = server_of(process)
         assert owner_and_user(server) == (0, 0)
         kill_and_look(process, server)

@@ -30,9 +30,9 @@ def start(directory: Path, **options) -> EmbeddedPostgres:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory):
+def made(tmp_path_factory: pytest.TempPathFactory, let_others_pass):
     """Give a directory whose first start is over, so that each test pays for a warm one only."""
-    directory = tmp_path_factory.mktemp("made")
+    directory = let_others_pass(tmp_path_factory.mktemp("made"))
     start(directory).stop()
     return directory
 
@@ -50,10 +50,10 @@ def socket_dir(server: EmbeddedPostgres) -> Path:
     return Path(parse_qs(urlsplit(server.dsn).query)["host"][0])
 
 
-def test_what_is_committed_is_there_after_a_stop_and_a_start(tmp_path: Path):
-    with start(tmp_path, durable=True) as server:
+def test_what_is_committed_is_there_after_a_stop_and_a_start(open_path: Path):
+    with start(open_path, durable=True) as server:
         query(server, "CREATE TABLE kept AS SELECT 7 AS x")
-    with start(tmp_path, durable=True) as server:
+    with start(open_path, durable=True) as server:
         assert query(server, "SELECT x FROM kept") == (7,)
 
 
@@ -121,8 +121,8 @@ def test_the_server_outlives_the_thread_that_started_it(made: Path):
         assert query(server, "SELECT 1") == (1,)
 
 
-def test_a_state_directory_longer_than_a_socket_path_works(made: Path, tmp_path: Path):
-    directory = tmp_path / ("d" * 120) / 'it\'s "odd", 100% so'
+def test_a_state_directory_longer_than_a_socket_path_works(made: Path, open_path: Path):
+    directory = open_path / ("d" * 120) / 'it\'s "odd", 100% so'
     directory.parent.mkdir()
     shutil.copytree(made, directory, symlinks=True)
     subprocess.run(["chown", "-R", "--reference", made / "data", directory / "data"], check=True)
@@ -131,9 +131,9 @@ def test_a_state_directory_longer_than_a_socket_path_works(made: Path, tmp_path:
 
 
 def test_a_long_temporary_directory_is_passed_over(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Path, open_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    long = tmp_path / ("t" * 100)
+    long = open_path / ("t" * 100)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     with start(made) as server:
@@ -150,19 +150,19 @@ def test_variables_of_the_caller_do_not_reach_the_server(
         assert query(server, "SELECT 1") == (1,)
 
 
-def test_a_first_start_that_was_cut_short_begins_again(tmp_path: Path):
-    (tmp_path / "data.new").mkdir()
-    (tmp_path / "data.new" / "PG_VERSION").write_text("18\n")
-    with start(tmp_path) as server:
+def test_a_first_start_that_was_cut_short_begins_again(open_path: Path):
+    (open_path / "data.new").mkdir()
+    (open_path / "data.new" / "PG_VERSION").write_text("18\n")
+    with start(open_path) as server:
         assert query(server, "SELECT 1") == (1,)
-    assert not (tmp_path / "data.new").exists()
+    assert not (open_path / "data.new").exists()
 
 
-def test_a_killed_server_comes_back_with_what_was_committed(tmp_path: Path):
-    with start(tmp_path, durable=True) as server:
+def test_a_killed_server_comes_back_with_what_was_committed(open_path: Path):
+    with start(open_path, durable=True) as server:
         query(server, "CREATE TABLE kept AS SELECT 7 AS x")
         os.kill(server.pid, signal.SIGKILL)
-    with start(tmp_path, durable=True) as server:
+    with start(open_path, durable=True) as server:
         assert query(server, "SELECT x FROM kept") == (7,)
 
 
@@ -180,13 +180,13 @@ def test_a_pid_file_that_names_another_process_by_now_is_no_server(made: Path):
 
 
 def test_an_empty_note_of_the_socket_removes_nothing(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Path, open_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "mine").write_text("precious")
-    monkeypatch.chdir(tmp_path)
+    (open_path / "mine").write_text("precious")
+    monkeypatch.chdir(open_path)
     (made / "socket").write_text("")
     start(made).stop()
-    assert (tmp_path / "mine").read_text() == "precious"
+    assert (open_path / "mine").read_text() == "precious"
 
 
 def test_refused_rows_do_not_fill_the_log(made: Path):
@@ -196,8 +196,8 @@ def test_refused_rows_do_not_fill_the_log(made: Path):
         assert "division" not in server.log_file.read_text()
 
 
-def test_data_of_another_major_version_is_refused_in_the_servers_words(made: Path, tmp_path: Path):
-    directory = tmp_path / "old"
+def test_data_of_another_major_version_is_refused_in_the_servers_words(made: Path, open_path: Path):
+    directory = open_path / "old"
     shutil.copytree(made, directory, symlinks=True)
     (directory / "data" / "PG_VERSION").write_text("9.6\n")
     subprocess.run(["chown", "-R", "--reference", made / "data", directory / "data"], check=True)
@@ -206,23 +206,23 @@ def test_data_of_another_major_version_is_refused_in_the_servers_words(made: Pat
     assert not Path((directory / "socket").read_text()).exists()
 
 
-def test_a_directory_without_the_programs_is_named(tmp_path: Path):
-    with pytest.raises(UnavailableError, match=f"no program initdb in {tmp_path}"):
-        embedded.start(tmp_path / "state", bin_dir=tmp_path)
+def test_a_directory_without_the_programs_is_named(open_path: Path):
+    with pytest.raises(UnavailableError, match=f"no program initdb in {open_path}"):
+        embedded.start(open_path / "state", bin_dir=open_path)
 
 
-def test_the_variable_names_the_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_variable_names_the_programs(open_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("APPORTION_PG_BIN", str(BIN_DIR))
     assert embedded.find_binaries() == BIN_DIR
-    monkeypatch.setenv("APPORTION_PG_BIN", str(tmp_path))
+    monkeypatch.setenv("APPORTION_PG_BIN", str(open_path))
     with pytest.raises(UnavailableError, match="APPORTION_PG_BIN"):
         embedded.find_binaries()
 
 
-def test_a_file_where_the_directory_should_be_is_refused(tmp_path: Path):
-    (tmp_path / "file").touch()
+def test_a_file_where_the_directory_should_be_is_refused(open_path: Path):
+    (open_path / "file").touch()
     with pytest.raises(UnavailableError, match="cannot be used"):
-        start(tmp_path / "file")
+        start(open_path / "file")
 
 
 def test_a_start_that_takes_too_long_is_given_up(made: Path):

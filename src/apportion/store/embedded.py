@@ -5,8 +5,8 @@ The server ends when ``stop`` is called, and when this process ends for whatever
 included. It is as durable as any PostgreSQL unless ``durable=False`` (for tests).
 
 The directory holds ``data`` (PostgreSQL's own), ``postgres.log`` (and ``.1``, of the run before),
-``lock`` (held while a launcher uses it) and ``socket`` (names the socket's directory: a socket's
-path may have 107 bytes at most, and a state directory's may be longer).
+``lock`` (held while a launcher uses it) and ``socket`` (names the socket's private directory, which
+is elsewhere when this one's path is long: a socket's may have 107 bytes at most).
 """
 
 import fcntl
@@ -293,7 +293,8 @@ def _socket_directory(directory: Path, runs_as: Account) -> Path:
     note = directory / "socket"
     with suppress(FileNotFoundError):  # what a killed launcher left behind
         _remove_socket_directory(Path(note.read_text()))
-    made = Path(tempfile.mkdtemp(prefix="apportion-", dir=_socket_parent(runs_as)))
+    parent = _socket_parent(directory, runs_as)
+    made = Path(tempfile.mkdtemp(prefix="apportion-", dir=parent))
     runs_as.own(made)
     note.write_text(str(made))
     return made
@@ -307,11 +308,11 @@ def _remove_socket_directory(path: Path) -> None:
         path.rmdir()
 
 
-def _socket_parent(runs_as: Account) -> Path:
+def _socket_parent(directory: Path, runs_as: Account) -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")  # private to us: another account cannot enter
     wanted = [runtime] if runtime and runs_as.way != "account" else []
     sample = f"/apportion-12345678/.s.PGSQL.{_PORT}"
-    for place in (*wanted, tempfile.gettempdir()):
+    for place in (directory, *wanted, tempfile.gettempdir()):
         path = Path(place).resolve()
         if len(os.fsencode(path)) + len(sample) <= _SOCKET_PATH_BYTES_MAX and os.access(
             path, os.W_OK | os.X_OK
