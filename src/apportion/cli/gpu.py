@@ -21,10 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `list` and `show`."""
     parser.epilog = _EXAMPLES
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|show")
-    listing = verbs.add_parser("list", help="list the boards that MIG can split")
+    listing = verbs.add_parser("list", help="list the boards that MIG can split", epilog=_EXAMPLES)
     listing.add_argument("--family", help="only boards of this family, such as H100")
     add_output_argument(listing)
-    show = verbs.add_parser("show", help="show a board's profiles and where each may lie")
+    show = verbs.add_parser(
+        "show", help="show a board's profiles and where each may lie", epilog=_EXAMPLES
+    )
     show.add_argument("model", metavar="MODEL", help="a device name or a key of `gpu list`")
     add_output_argument(show)
 
@@ -75,10 +77,11 @@ def _list(found: Sequence[Board], output: str) -> None:
 
 
 def _certainty(board: Board) -> str:
-    """Say whether the placements were seen on hardware, in one word."""
+    """Say in a word or two whether the placements were seen on hardware."""
     if not board.placements_known:
         return "unknown"
-    return "observed" if board.placement_basis.startswith("observed") else "inferred"
+    basis = board.placement_basis.partition(" (")[0]
+    return basis if basis.startswith("observed") else "inferred"
 
 
 def _show(board: Board, output: str) -> None:

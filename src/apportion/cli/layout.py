@@ -1,4 +1,4 @@
-"""`apportion layout`: whether a MIG layout can exist on a GPU, where its instances lie, what is lost."""
+"""`apportion layout`: whether a MIG layout can exist on a GPU, and where its instances lie."""
 
 import argparse
 import sys
@@ -27,7 +27,7 @@ examples:
   apportion layout check all-balanced --gpu-model a30 -o json
   apportion layout check --file mig-parted.yaml
 
-exit codes: 0 possible, 1 impossible (with the reason and the nearest that is possible), 2 bad input"""
+exit codes: 0 possible, 1 impossible (with the reason and the nearest possible), 2 bad input"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,8 @@ def _print_impossible(text: str, board: Board, error: InvalidInputError, output:
             "board": board.key,
             "possible": False,
             "reason": error.message,
-            "nearest": _layout_data(nearest, board),
+            "nearest": name,
+            "nearest_layout": _layout_data(nearest, board),
         }
         print_data(data, output)
         return

@@ -88,7 +88,8 @@ def find_board(
 
 def board_by_pci(pci_device_id: str) -> Board | None:
     """Return the board of a PCI device id in any of its spellings, None when no board has it."""
-    return next(iter(_narrowed(list(boards()), None, pci_device_id)), None)
+    device = pci_device(pci_device_id)
+    return next((board for board in boards() if device in board.pci_device_ids), None)
 
 
 def pci_device(text: str, *, field: str = "pci_device_id") -> str:
@@ -115,22 +116,32 @@ def _has_words(board: Board, name: DeviceName) -> bool:
 
 
 def _narrowed(found: list[Board], memory_mib: int | None, pci_device_id: str | None) -> list[Board]:
-    if pci_device_id is not None:
-        device = pci_device(pci_device_id)
-        found = [board for board in found if device in board.pci_device_ids]
-    if memory_mib is not None:
-        found = [board for board in found if _has_memory(board, memory_mib)]
+    """Keep the boards of the PCI id, if it is a known board's, then those of the memory."""
+    if pci_device_id is not None and (board := board_by_pci(pci_device_id)) is not None:
+        found = [candidate for candidate in found if candidate == board]
+    if memory_mib is not None and len(found) > 1:
+        found = _of_memory(found, memory_mib)
     return found
+
+
+def _of_memory(found: list[Board], memory_mib: int) -> list[Board]:
+    """Keep the boards whose label comes nearest to NVML's total, within a tenth of it.
+
+    The total is the label's GiB rounded up, or a little less where the driver or ECC keeps some.
+    A name that is clear is never refused for it: a virtual GPU reports less than its board has.
+    """
+    gigabytes = -(-memory_mib // 1024)
+    apart = min(abs(board.nominal_gb - gigabytes) for board in found)
+    return [
+        board
+        for board in found
+        if abs(board.nominal_gb - gigabytes) == apart and apart * 10 <= board.nominal_gb
+    ]
 
 
 def _bare(found: list[Board], name: DeviceName) -> list[Board]:
     key = None if name.memory_gb else _BARE_NVML_NAMES.get(" ".join(name.words))
     return [board for board in found if board.key == key] or found
-
-
-def _has_memory(board: Board, memory_mib: int) -> bool:
-    """Compare NVML's total with the label: its GiB rounded up, or one less where ECC takes some."""
-    return board.nominal_gb - -(-memory_mib // 1024) in (0, 1)
 
 
 def _unknown(text: str, field: str) -> InvalidInputError:

@@ -126,6 +126,7 @@ def test_every_board_is_found_by_its_key_and_by_each_of_its_pci_ids(board):
         ("H100 80GB", {"h100-sxm5-80gb", "h100-pcie-80gb"}),
         ("NVIDIA H20", {"h20-96gb", "h20-141gb"}),
         ("GH200", {"gh200-96gb", "gh200-144gb"}),
+        ("NVIDIA H200 141GB", {"h200-sxm5-141gb", "h200-nvl-141gb"}),
     ],
 )
 def test_a_name_of_several_boards_is_never_resolved_by_a_guess(text, candidates):
@@ -141,7 +142,13 @@ def test_memory_or_pci_id_narrow_a_name():
     assert find_board("NVIDIA H100 NVL", memory_mib=95830).key == "h100-nvl-94gb"
     assert find_board("H100", memory_mib=97871).key == "gh200-96gb"
     assert find_board("h100", pci_device_id="0x233110DE").key == "h100-pcie-80gb"
-    assert find_board("NVIDIA A30", memory_mib=24258).key == "a30-24gb"
+    assert find_board("A100-PCIE", memory_mib=40536).key == "a100-pcie-40gb"
+    assert find_board("h20", memory_mib=95577).key == "h20-96gb"
+
+
+def test_a_clear_name_is_not_refused_for_what_a_virtual_gpu_reports():
+    assert find_board("NVIDIA A30", memory_mib=12000).key == "a30-24gb"
+    assert find_board("NVIDIA A30", pci_device_id="0x999910DE").key == "a30-24gb"
 
 
 def test_memory_or_pci_id_that_contradict_the_name_are_an_error_not_a_choice():
@@ -149,6 +156,8 @@ def test_memory_or_pci_id_that_contradict_the_name_are_an_error_not_a_choice():
         find_board("A100", memory_mib=1000)
     with pytest.raises(InvalidInputError, match="PCI id 0x2330"):
         find_board("A100", pci_device_id="0x2330")
+    with pytest.raises(InvalidInputError, match="PCI id 0x2330"):
+        find_board("NVIDIA A30", pci_device_id="0x2330")
     with pytest.raises(InvalidInputError, match="not a PCI device id"):
         find_board("A100", pci_device_id="2330:10de:x")
 

@@ -115,6 +115,8 @@ def test_what_is_no_layout_is_refused_as_that(text):
         (A100, "mixed:2x1g.5gb+me", "at most 1", "all-1g.5gb+me"),
         (A30, "mixed:1g.6gb+me+2g.12gb+me", "2 OFA engines", "all-2g.12gb+me"),
         (RTX, "mixed:1g.24gb+me.all+1g.24gb", "5 media engines", "all-1g.24gb+me.all"),
+        (A100, "mixed:2g.20gb+2g.24gb+1g.5gb", "no profile 2g.20gb", "mixed:2x2g.10gb+1g.5gb"),
+        (RTX, "mixed:2x2g.48gb+me.all", "at most 1", "all-2g.48gb+me.all"),
         (H100, "mixed:999x1g.10gb", "at most 7", "all-1g.10gb"),
     ],
 )

@@ -125,7 +125,7 @@ def test_boards_that_are_unknown_or_of_unknown_geometry_are_neither_right_nor_wr
 
 
 def test_a_count_of_zero_asks_for_nothing():
-    (only,) = read_mig_parted(entry("{1g.10gb: 0, 7g.80gb: 1}"))
+    (only,) = read_mig_parted(entry("{1g.5gb: 0, 7g.80gb: 1}"))
     assert only.layouts["h100-sxm5-80gb"].counts == {"7g.80gb": 1}
 
 

@@ -46,6 +46,8 @@ def test_a_well_formed_name_is_read_whether_or_not_a_board_has_it(text):
         "1g.5gb+me-gfx",
         "1g.5gb+.me",
         "1g.5gb+2x",
+        "1g.5gb+\u017f",
+        "1g.5gb+\u212a",
         "1_0g.5gb",
         "\u0661g.5gb",
         "-1g.5gb",

@@ -38,6 +38,14 @@ def test_the_first_small_instance_leaves_room_for_the_large_ones():
     assert starts(H100, "2g.20gb") == [4]
 
 
+def test_a_kind_of_instance_is_not_given_up_for_more_places_of_the_others():
+    # With the OFA and slices 2 and 3 taken, 4 leaves more places than 0, and 0 leaves the 3g.
+    beside = [("1g.10gb+me", 2), ("1g.10gb", 3)]
+    assert starts(H100, "1g.20gb", beside=beside) == [0]
+    _, occupied = place(H100, beside=beside)
+    assert addable(H100, occupied | 0b11)["3g.40gb"] == 1
+
+
 @pytest.mark.parametrize(("start", "four"), [(0, 0), (3, 0), (4, 1), (6, 1)])
 def test_one_slice_on_the_left_kills_the_four_slice_instance(start, four):
     _, occupied = place(H100, beside=[("1g.10gb", start)])
