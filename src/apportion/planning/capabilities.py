@@ -85,7 +85,10 @@ class ClusterGpuCaps:
 
     @property
     def memory_bytes(self) -> int:
-        """Give one GPU's memory: as reported, else the board's, else its name's decimal GB."""
+        """Give one GPU's memory: as reported, else the board's, else its name's decimal GB.
+
+        0 where not even the name says (a board that shares its host's memory).
+        """
         mib = self.memory_mib or self.board.memory_total_mib
         return mib * 2**20 if mib is not None else self.board.nominal_gb * 10**9
 

@@ -89,14 +89,23 @@ def decide(ask: FractionalAsk, caps: ClusterGpuCaps) -> MechanismChoice | Refusa
     if ask.slots is not None:
         return _fixed_slots(ask, ask.slots, caps)
     if ask.memory is not None:
-        if ask.memory > caps.memory_bytes:
-            return Refusal(
-                code="too_large",
-                sentence=f"{format_bytes(ask.memory)} is more than the "
-                f"{format_bytes(caps.memory_bytes)} of one GPU",
-            )
-        return _split(ask, Fraction(ask.memory, caps.memory_bytes), caps)
+        return _memory(ask, ask.memory, caps)
     return _split(ask, ask.fraction or Fraction(1), caps)
+
+
+def _memory(ask: FractionalAsk, memory: int, caps: ClusterGpuCaps) -> MechanismChoice | Refusal:
+    """Turn an amount of memory into its part of one GPU's."""
+    total = caps.memory_bytes
+    if total == 0:
+        return Refusal(
+            code="memory_unknown", sentence=f"no source gives the memory of {caps.board.model}"
+        )
+    if memory > total:
+        return Refusal(
+            code="too_large",
+            sentence=f"{format_bytes(memory)} is more than the {format_bytes(total)} of one GPU",
+        )
+    return _split(ask, Fraction(memory, total), caps)
 
 
 def _split(ask: FractionalAsk, requested: Fraction, caps: ClusterGpuCaps) -> MechanismChoice:
