@@ -1,7 +1,9 @@
 """What all tests share: a real PostgreSQL that starts when a test first asks for one."""
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -44,23 +46,28 @@ async def dsn(anyio_backend: str, template: testing_postgres.Template):
         yield dsn
 
 
-@pytest.fixture(scope="session")
-def let_others_pass():
-    """Give a function that lets other accounts through to a path below pytest's private ones."""
+@contextmanager
+def open_directory():
+    """Make a directory that other accounts can pass through.
 
-    def let(path: Path) -> Path:
-        for directory in (path, *path.parents):
-            if directory.stat().st_uid == os.geteuid():
-                directory.chmod(directory.stat().st_mode | 0o011)
-        return path
-
-    return let
+    Those of pytest's tmp_path they cannot, and opening them does not last: the next pytest to start
+    on the machine closes their parent again.
+    """
+    with TemporaryDirectory(prefix="apportion-open-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
 
 
 @pytest.fixture
-def open_path(tmp_path: Path, let_others_pass):
-    """Give a directory as tmp_path, that other accounts can pass through."""
-    return let_others_pass(tmp_path)
+def open_path():
+    with open_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def open_module_path():
+    with open_directory() as path:
+        yield path
 
 
 @pytest.fixture

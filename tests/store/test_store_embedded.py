@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,11 +29,14 @@ def start(directory: Path, **options) -> EmbeddedPostgres:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, let_others_pass):
+def made(open_module_path: Path):
     """Give a directory whose first start is over, so that each test pays for a warm one only."""
-    directory = let_others_pass(tmp_path_factory.mktemp("made"))
-    start(directory).stop()
-    return directory
+    start(open_module_path).stop()
+    return open_module_path
+
+
+def copy(made: Path, directory: Path) -> None:
+    subprocess.run(["cp", "--archive", made, directory], check=True)
 
 
 def query(server: EmbeddedPostgres, statement):
@@ -121,23 +123,23 @@ def test_the_server_outlives_the_thread_that_started_it(made: Path):
         assert query(server, "SELECT 1") == (1,)
 
 
-def test_a_state_directory_longer_than_a_socket_path_works(made: Path, open_path: Path):
+@pytest.mark.parametrize("temporary", ["short", "t" * 100])
+def test_a_state_directory_longer_than_a_socket_path_works(
+    made: Path, open_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
+):
     directory = open_path / ("d" * 120) / 'it\'s "odd", 100% so'
     directory.parent.mkdir()
-    shutil.copytree(made, directory, symlinks=True)
-    subprocess.run(["chown", "-R", "--reference", made / "data", directory / "data"], check=True)
+    copy(made, directory)
+    (open_path / temporary).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(open_path / temporary))
     with start(directory) as server:
         assert query(server, "SELECT 1") == (1,)
+        assert socket_dir(server).is_relative_to(open_path) == (temporary == "short")
 
 
-def test_a_long_temporary_directory_is_passed_over(
-    made: Path, open_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    long = open_path / ("t" * 100)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
+def test_a_short_state_directory_has_the_socket_in_it(made: Path):
     with start(made) as server:
-        assert query(server, "SELECT 1") == (1,)
+        assert socket_dir(server).parent == made
 
 
 def test_variables_of_the_caller_do_not_reach_the_server(
@@ -198,9 +200,8 @@ def test_refused_rows_do_not_fill_the_log(made: Path):
 
 def test_data_of_another_major_version_is_refused_in_the_servers_words(made: Path, open_path: Path):
     directory = open_path / "old"
-    shutil.copytree(made, directory, symlinks=True)
+    copy(made, directory)
     (directory / "data" / "PG_VERSION").write_text("9.6\n")
-    subprocess.run(["chown", "-R", "--reference", made / "data", directory / "data"], check=True)
     with pytest.raises(UnavailableError, match=r"ended at its start.*version 9\.6"):
         start(directory)
     assert not Path((directory / "socket").read_text()).exists()
