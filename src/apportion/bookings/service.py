@@ -131,6 +131,8 @@ async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[
 
     Waits for transactions that are booking the same units now.
     """
+    if not bookings:
+        return set()
     ordered = sorted(bookings, key=lambda b: (b.gpu_id, to_multirange(b.units)))
     cursor = await connection.execute(
         _QUERIES["insert"],

@@ -33,9 +33,12 @@ ORDER BY id
 LIMIT %(limit)s;
 
 -- name: records
-SELECT id, tenant_id, name, class, gpu_model, sharing, policy, archived_at
+SELECT id, tenant_id, name, class, gpu_model, sharing, policy
 FROM pools
-WHERE tenant_id = %(tenant_id)s AND id = ANY (%(ids)s);
+WHERE tenant_id = %(tenant_id)s AND id = ANY (%(ids)s) AND archived_at IS NULL;
+
+-- name: models
+SELECT id, gpu_model FROM pools WHERE id = ANY (%(ids)s);
 
 -- name: sites
 SELECT id, tenant_id, name, region

@@ -15,7 +15,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
 
 
 class Schema(BaseModel):
-    """The base of all bodies: what is not known is refused, so that a typing error is not ignored."""
+    """The base of all bodies: what is not known is refused, so that a slip is not ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class PoolCreate(Schema):
     provider_account_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     policy: dict[str, Any] = Field(default_factory=dict[str, Any])
     owner_quota: dict[QuotaResource, Limit] = Field(
-        default_factory=lambda: dict[QuotaResource, Limit](gpu=2147483647),
+        default_factory=lambda: {"gpu": 2147483647},
         description="The owner's own limits; a resource without a row grants 0.",
     )
     idempotency_key: IdempotencyKey | None = None

@@ -55,7 +55,6 @@ class PoolRecord:
     gpu_model: str
     sharing: str
     policy: PoolPolicy
-    archived: bool
 
 
 QuotaKey = tuple[str, str, str]
@@ -153,18 +152,28 @@ async def set_quota(runtime: Runtime, caller: Caller, request: QuotaSet) -> Quot
     return next(quota for quota in pool.quotas if quota.resource == request.resource)
 
 
-async def load_records(
-    connection: Connection, caller: Caller, pool_ids: Sequence[str], *, field: str = "pool_id"
+async def find_records(
+    connection: Connection, caller: Caller, pool_ids: Sequence[str]
 ) -> dict[str, PoolRecord]:
-    """Return the caller's live pools by id; NotFoundError names the first that is not."""
+    """Return those of some pools that the caller may use and that take new work, by id."""
     cursor = await connection.execute(
         _QUERIES["records"], {"tenant_id": caller.tenant_id, "ids": list(pool_ids)}
     )
-    found = {row["id"]: _record(row) for row in await cursor.fetchall()}
-    for pool_id in pool_ids:
-        if pool_id not in found or found[pool_id].archived:
-            raise _no_pool(pool_id, field=field)
-    return found
+    return {row["id"]: _record(row) for row in await cursor.fetchall()}
+
+
+async def load_record(connection: Connection, caller: Caller, pool_id: str) -> PoolRecord:
+    """Return one pool that the caller may use; NotFoundError for any other."""
+    found = await find_records(connection, caller, [pool_id])
+    if pool_id not in found:
+        raise _no_pool(pool_id)
+    return found[pool_id]
+
+
+async def gpu_models(connection: Connection, pool_ids: Sequence[str]) -> dict[str, str]:
+    """Return the GPU model of some pools, archived ones too: what they were used for is billed."""
+    cursor = await connection.execute(_QUERIES["models"], {"ids": list(pool_ids)})
+    return {row["id"]: row["gpu_model"] for row in await cursor.fetchall()}
 
 
 async def read_quotas(connection: Connection, tenant_ids: Sequence[str]) -> dict[QuotaKey, Quota]:
@@ -245,9 +254,9 @@ def _check_provider(request: PoolCreate) -> None:
 async def _site(connection: Connection, caller: Caller, site_id: str | None) -> str:
     cursor = await connection.execute(_QUERIES["sites"], {"tenant_id": caller.tenant_id})
     sites = [row["id"] for row in await cursor.fetchall()]
-    if site_id in sites:
-        return site_id
     if site_id is not None:
+        if site_id in sites:
+            return site_id
         raise NotFoundError("no such site", field="site_id", given=site_id)
     if len(sites) != 1:
         raise InvalidInputError(
@@ -335,9 +344,8 @@ def _record(row: Mapping[str, Any]) -> PoolRecord:
         gpu_model=row["gpu_model"],
         sharing=row["sharing"],
         policy=read_policy(row["policy"], row["sharing"]),
-        archived=row["archived_at"] is not None,
     )
 
 
-def _no_pool(pool_id: str, *, field: str = "pool_id") -> NotFoundError:
-    return NotFoundError("no such pool", field=field, given=pool_id)
+def _no_pool(pool_id: str) -> NotFoundError:
+    return NotFoundError("no such pool", field="pool_id", given=pool_id)

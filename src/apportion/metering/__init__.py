@@ -1,0 +1,1 @@
+"""What was used, in exact GPU hours, read from bookings."""

@@ -1,0 +1,117 @@
+"""Bringing the atoms in the database in line with what nodes report."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from apportion.bookings import service as bookings
+from apportion.nodes.atoms import AtomSpec
+from apportion.nodes.derived import Derived, NodeRows
+from apportion.pools.service import PoolRecord
+from apportion.store.connections import Connection
+from apportion.store.sql import load
+
+_QUERIES: Final = load("apportion.nodes")
+
+
+async def write_atoms(
+    connection: Connection,
+    pool: PoolRecord,
+    derived: Sequence[Derived],
+    nodes: NodeRows,
+    now: datetime,
+) -> None:
+    cursor = await connection.execute(
+        _QUERIES["live_atoms"], {"node_ids": [node["id"] for node in nodes.values()]}
+    )
+    there: dict[str, dict[str, dict[str, Any]]] = {}
+    gpu_ids: dict[str, int] = {}
+    for row in await cursor.fetchall():
+        gpu_ids[row["uuid"]] = row["gpu_id"]
+        if row["key"] is not None:
+            there.setdefault(row["uuid"], {})[row["key"]] = row
+    wanted = {
+        gpu.report.uuid: {atom.key: atom for atom in gpu.atoms}
+        for each in derived
+        for gpu in each.gpus
+    }
+    gone = [
+        atom
+        for uuid, atoms in there.items()
+        for key, atom in atoms.items()
+        if key not in wanted.get(uuid, {})
+    ]
+    await _let_go(connection, gone, now)
+    recut = [uuid for uuid, atoms in wanted.items() if _is_recut(there.get(uuid), atoms)]
+    await connection.execute(_QUERIES["raise_generation"], {"uuids": recut})
+    fresh = [
+        (gpu_ids[uuid], atom)
+        for uuid, atoms in wanted.items()
+        for key, atom in atoms.items()
+        if key not in there.get(uuid, {})
+    ]
+    await _insert_atoms(connection, pool, fresh)
+    kept = [
+        (there[uuid][key], atom)
+        for uuid, atoms in wanted.items()
+        for key, atom in atoms.items()
+        if key in there.get(uuid, {})
+    ]
+    await _update_atoms(connection, kept)
+
+
+def _is_recut(there: Mapping[str, Any] | None, wanted: Mapping[str, AtomSpec]) -> bool:
+    """Tell whether a GPU that we knew is now cut otherwise."""
+    return there is not None and set(there) != set(wanted)
+
+
+async def _let_go(connection: Connection, gone: Sequence[Mapping[str, Any]], now: datetime) -> None:
+    """Retire atoms that are no longer there; one that somebody has stays, unbookable, till then."""
+    ids = [atom["id"] for atom in gone]
+    booked = await bookings.booked_atoms(connection, ids, now)
+    await connection.execute(_QUERIES["miss_atoms"], {"ids": sorted(booked)})
+    retired = [atom for atom in ids if atom not in booked]
+    await connection.execute(_QUERIES["retire_atoms"], {"ids": retired, "now": now})
+
+
+async def _insert_atoms(
+    connection: Connection, pool: PoolRecord, atoms: Sequence[tuple[int, AtomSpec]]
+) -> None:
+    await connection.execute(
+        _QUERIES["insert_atoms"],
+        {
+            "tenant_id": pool.tenant_id,
+            "pool_id": pool.id,
+            "gpu_ids": [gpu for gpu, _ in atoms],
+            "keys": [atom.key for _, atom in atoms],
+            "classes": [atom.cls for _, atom in atoms],
+            "units": [atom.units for _, atom in atoms],
+            "boards": [atom.board for _, atom in atoms],
+            "profiles": [atom.profile for _, atom in atoms],
+            "starts": [atom.start for _, atom in atoms],
+            "share_nums": [atom.share.numerator for _, atom in atoms],
+            "share_dens": [atom.share.denominator for _, atom in atoms],
+            "reasons": [atom.reason for _, atom in atoms],
+            "attributes": [Jsonb(atom.attributes) for _, atom in atoms],
+        },
+    )
+
+
+async def _update_atoms(
+    connection: Connection, atoms: Sequence[tuple[Mapping[str, Any], AtomSpec]]
+) -> None:
+    changed = [
+        (row["id"], atom)
+        for row, atom in atoms
+        if row["reason"] != atom.reason or row["attributes"] != atom.attributes
+    ]
+    await connection.execute(
+        _QUERIES["update_atoms"],
+        {
+            "ids": [each for each, _ in changed],
+            "reasons": [atom.reason for _, atom in changed],
+            "attributes": [Jsonb(atom.attributes) for _, atom in changed],
+        },
+    )

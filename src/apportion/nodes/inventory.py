@@ -1,0 +1,200 @@
+"""Taking in what nodes report: one document is a full picture of one node."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from apportion.errors import ConflictError, InvalidInputError
+from apportion.events.service import Event, append
+from apportion.geometry import parse_device_name
+from apportion.nodes.atom_rows import write_atoms
+from apportion.nodes.atoms import derive, identify
+from apportion.nodes.derived import Derived, NodeRows
+from apportion.nodes.host_rows import write_resources
+from apportion.nodes.schemas import GpuReport, Inventory
+from apportion.pools.service import PoolRecord, load_record
+from apportion.store.connections import Connection, transaction
+from apportion.store.runtime import Runtime
+from apportion.store.sql import load
+from apportion.tenants.service import Caller
+
+_QUERIES: Final = load("apportion.nodes")
+
+# A node serves one target, fixed by its pool's class.
+TARGETS: Final = {
+    "metal-host": "direct",
+    "vps-host": "direct",
+    "kubernetes-host": "kubernetes",
+    "slurm-host": "slurm",
+    "provider": "none",
+}
+
+
+async def import_inventories(
+    runtime: Runtime, caller: Caller, pool_id: str, documents: Sequence[Inventory]
+) -> list[str]:
+    """Take in the reports of some nodes of one pool, all or none; returns their node ids in order.
+
+    A node that is new joins the pool. Raises InvalidInputError for a GPU of another model or a report
+    that contradicts itself, ConflictError for a GPU that another node has.
+    """
+    now = runtime.now()
+    async with transaction(runtime.db) as connection:
+        pool = await load_record(connection, caller, pool_id)
+        derived = [_derive(document, pool, caller) for document in documents]
+        _check_once(derived)
+        # One import of a pool at a time; whoever keeps a picture of the pool reloads it.
+        await connection.execute(_QUERIES["touch_pool"], {"pool_id": pool_id})
+        nodes = await _write_nodes(runtime, connection, caller, pool, derived)
+        await _write_gpus(connection, pool, derived, nodes)
+        await write_atoms(connection, pool, derived, nodes, now)
+        await write_resources(connection, pool, derived, nodes, now)
+        await append(connection, caller, now, [_event(each, pool, nodes) for each in derived])
+    return [nodes[each.document.node]["uid"] for each in derived]
+
+
+def _derive(document: Inventory, pool: PoolRecord, caller: Caller) -> Derived:
+    if document.owner_tenant_id not in (None, caller.tenant_id):
+        raise InvalidInputError(
+            "no such tenant", field="owner_tenant_id", given=document.owner_tenant_id
+        )
+    gpus = tuple(
+        derive(
+            report,
+            identify(report),
+            model=_model(report, pool, f"gpus[{at}].product"),
+            sharing=pool.sharing,
+            policy=pool.policy,
+        )
+        for at, report in enumerate(document.gpus)
+    )
+    failed = [gpu.report.uuid for gpu in gpus if gpu.reason == "failed"]
+    if len(failed) == len(gpus):
+        return Derived(document, gpus, "no_capacity", "no GPU can be used")
+    if failed:
+        return Derived(document, gpus, "degraded", f"failed: {', '.join(failed)}")
+    return Derived(document, gpus, "healthy", None)
+
+
+def _model(report: GpuReport, pool: PoolRecord, field: str) -> str:
+    family = parse_device_name(report.product, field=field).family
+    if family.casefold() != pool.gpu_model.casefold():
+        raise InvalidInputError(
+            f"the pool holds {pool.gpu_model} GPUs and this is of family {family}",
+            field=field,
+            given=report.product,
+            hint="Import the machine into a pool of its model: meters and policies key on it",
+        )
+    return pool.gpu_model
+
+
+def _check_once(derived: Sequence[Derived]) -> None:
+    seen: dict[str, str] = {}
+    for each in derived:
+        for kind, name in [
+            ("node", each.document.node),
+            *(("GPU", gpu.report.uuid) for gpu in each.gpus),
+        ]:
+            if f"{kind} {name}" in seen:
+                raise InvalidInputError(f"{kind} {name} is listed twice", field="gpus", given=name)
+            seen[f"{kind} {name}"] = name
+        for at, gpu in enumerate(each.gpus):
+            keys = [atom.key for atom in gpu.atoms]
+            if len(keys) != len(set(keys)):
+                raise InvalidInputError(
+                    "two instances lie at one place",
+                    field=f"gpus[{at}].mig.instances",
+                    given=gpu.report.uuid,
+                )
+
+
+async def _write_nodes(
+    runtime: Runtime,
+    connection: Connection,
+    caller: Caller,
+    pool: PoolRecord,
+    derived: Sequence[Derived],
+) -> dict[str, dict[str, Any]]:
+    cursor = await connection.execute(
+        _QUERIES["upsert_nodes"],
+        {
+            "uids": [runtime.new_id("node") for _ in derived],
+            "tenant_id": caller.tenant_id,
+            "pool_id": pool.id,
+            "names": [each.document.node for each in derived],
+            "target": TARGETS[pool.cls],
+            "controllers": [each.document.controller for each in derived],
+            "healths": [each.health for each in derived],
+            "health_reasons": [each.health_reason for each in derived],
+            "inventories": [
+                Jsonb(each.document.model_dump(mode="json", by_alias=True)) for each in derived
+            ],
+            "now": runtime.now(),
+        },
+    )
+    return {row["name"]: row for row in await cursor.fetchall()}
+
+
+async def _write_gpus(
+    connection: Connection,
+    pool: PoolRecord,
+    derived: Sequence[Derived],
+    nodes: NodeRows,
+) -> None:
+    gpus = [(nodes[each.document.node]["id"], gpu) for each in derived for gpu in each.gpus]
+    uuids = [gpu.report.uuid for _, gpu in gpus]
+    await _check_homes(connection, {gpu.report.uuid: node for node, gpu in gpus})
+    await connection.execute(
+        _QUERIES["upsert_gpus"],
+        {
+            "uuids": uuids,
+            "tenant_id": pool.tenant_id,
+            "pool_id": pool.id,
+            "model": pool.gpu_model,
+            "node_ids": [node for node, _ in gpus],
+            "indexes": [gpu.report.index for _, gpu in gpus],
+            "products": [gpu.report.product for _, gpu in gpus],
+            "boards": [gpu.board for _, gpu in gpus],
+            "pci": [gpu.report.pci_address for _, gpu in gpus],
+            "memories": [gpu.report.memory_mib for _, gpu in gpus],
+            "numa": [gpu.report.numa_node for _, gpu in gpus],
+            "currents": [gpu.report.mig.current for _, gpu in gpus],
+            "pendings": [gpu.report.mig.pending for _, gpu in gpus],
+            "splits": [gpu.split for _, gpu in gpus],
+            "rulers": [gpu.ruler for _, gpu in gpus],
+            "nvlinks": [Jsonb([n.model_dump() for n in gpu.report.nvlink]) for _, gpu in gpus],
+            "reasons": [gpu.reason for _, gpu in gpus],
+        },
+    )
+    await connection.execute(
+        _QUERIES["miss_gpus"],
+        {"node_ids": [node["id"] for node in nodes.values()], "uuids": uuids},
+    )
+
+
+async def _check_homes(connection: Connection, homes: Mapping[str, int]) -> None:
+    cursor = await connection.execute(_QUERIES["homes"], {"uuids": list(homes)})
+    for row in await cursor.fetchall():
+        if homes[row["uuid"]] != row["node_id"]:
+            raise ConflictError(
+                f"GPU {row['uuid']} is on node {row['node']} already",
+                field="gpus",
+                details={"gpu_id": row["uuid"], "node": row["node"]},
+            )
+
+
+def _event(each: Derived, pool: PoolRecord, nodes: NodeRows) -> Event:
+    node = nodes[each.document.node]
+    return Event(
+        "node.joined" if node["joined"] else "node.reported",
+        pool.tenant_id,
+        node["uid"],
+        {
+            "pool_id": pool.id,
+            "name": each.document.node,
+            "gpus": len(each.gpus),
+            "health": each.health,
+            "health_reason": each.health_reason,
+        },
+    )

@@ -1,0 +1,218 @@
+-- name: sync_placements
+INSERT INTO mig_placements (board, profile, start, units)
+SELECT board, profile, start, units::int4multirange
+FROM unnest(%(boards)s::text[], %(profiles)s::text[], %(starts)s::int[], %(units)s::text[])
+    AS known (board, profile, start, units)
+ON CONFLICT (board, profile, start) DO UPDATE SET units = excluded.units
+    WHERE mig_placements.units <> excluded.units;
+
+-- name: touch_pool
+UPDATE pools SET fleet_revision = fleet_revision + 1 WHERE id = %(pool_id)s;
+
+-- name: upsert_nodes
+INSERT INTO nodes (
+    uid, tenant_id, pool_id, name, target, controller, health, health_reason, inventory,
+    inventory_at, created_at
+)
+SELECT
+    uid, %(tenant_id)s, %(pool_id)s, name, %(target)s, controller, health, health_reason, inventory,
+    %(now)s, %(now)s
+FROM unnest(
+    %(uids)s::text[], %(names)s::text[], %(controllers)s::text[], %(healths)s::text[],
+    %(health_reasons)s::text[], %(inventories)s::jsonb[]
+) AS new (uid, name, controller, health, health_reason, inventory)
+ON CONFLICT (pool_id, name) DO UPDATE SET
+    controller = excluded.controller,
+    health = excluded.health,
+    health_reason = excluded.health_reason,
+    inventory = excluded.inventory,
+    inventory_at = excluded.inventory_at
+RETURNING id, uid, name, xmax = 0 AS joined;
+
+-- name: homes
+SELECT gpus.uuid, gpus.node_id, nodes.name AS node
+FROM gpus
+JOIN nodes ON nodes.id = gpus.node_id
+WHERE gpus.uuid = ANY (%(uuids)s);
+
+-- name: upsert_gpus
+INSERT INTO gpus (
+    uuid, tenant_id, pool_id, node_id, index, product, model, board, pci_address, memory_mib,
+    numa_node, mig_current, mig_pending, split, ruler, nvlink, unbookable_reason, present
+)
+SELECT
+    uuid, %(tenant_id)s, %(pool_id)s, node_id, index, product, %(model)s, board, pci, memory, numa,
+    current, pending, split, ruler, nvlink, reason, true
+FROM unnest(
+    %(uuids)s::text[], %(node_ids)s::int[], %(indexes)s::int[], %(products)s::text[],
+    %(boards)s::text[], %(pci)s::text[], %(memories)s::bigint[], %(numa)s::int[],
+    %(currents)s::boolean[], %(pendings)s::boolean[], %(splits)s::text[], %(rulers)s::int[],
+    %(nvlinks)s::jsonb[], %(reasons)s::text[]
+) AS new (
+    uuid, node_id, index, product, board, pci, memory, numa, current, pending, split, ruler, nvlink,
+    reason
+)
+ON CONFLICT (uuid) DO UPDATE SET
+    index = excluded.index,
+    product = excluded.product,
+    board = excluded.board,
+    pci_address = excluded.pci_address,
+    memory_mib = excluded.memory_mib,
+    numa_node = excluded.numa_node,
+    mig_current = excluded.mig_current,
+    mig_pending = excluded.mig_pending,
+    split = excluded.split,
+    ruler = excluded.ruler,
+    nvlink = excluded.nvlink,
+    unbookable_reason = excluded.unbookable_reason,
+    present = true;
+
+-- name: miss_gpus
+UPDATE gpus
+SET present = false, unbookable_reason = 'missing'
+WHERE node_id = ANY (%(node_ids)s) AND uuid <> ALL (%(uuids)s::text[]) AND present;
+
+-- name: live_atoms
+-- Every GPU of the nodes, also one without atoms yet.
+SELECT gpus.uuid, gpus.id AS gpu_id, atoms.id, atoms.key, atoms.reason, atoms.attributes
+FROM gpus
+LEFT JOIN atoms ON atoms.gpu_id = gpus.id AND atoms.retired_at IS NULL
+WHERE gpus.node_id = ANY (%(node_ids)s);
+
+-- name: raise_generation
+UPDATE gpus
+SET layout_generation = layout_generation + 1
+WHERE uuid = ANY (%(uuids)s);
+
+-- name: miss_atoms
+UPDATE atoms SET bookable = false, reason = 'instance_missing' WHERE id = ANY (%(ids)s);
+
+-- name: retire_atoms
+UPDATE atoms
+SET bookable = false, reason = 'retired', retired_at = %(now)s
+WHERE id = ANY (%(ids)s);
+
+-- name: insert_atoms
+INSERT INTO atoms (
+    tenant_id, pool_id, gpu_id, key, class, units, generation, board, profile, start, share_num,
+    share_den, bookable, reason, attributes
+)
+SELECT
+    %(tenant_id)s, %(pool_id)s, new.gpu_id, key, class, units::int4multirange,
+    gpus.layout_generation, new.board, profile, start, share_num, share_den, reason IS NULL, reason,
+    attributes
+FROM unnest(
+    %(gpu_ids)s::int[], %(keys)s::text[], %(classes)s::text[], %(units)s::text[], %(boards)s::text[],
+    %(profiles)s::text[], %(starts)s::int[], %(share_nums)s::int[], %(share_dens)s::int[],
+    %(reasons)s::text[], %(attributes)s::jsonb[]
+) AS new (
+    gpu_id, key, class, units, board, profile, start, share_num, share_den, reason, attributes
+)
+JOIN gpus ON gpus.id = new.gpu_id;
+
+-- name: update_atoms
+UPDATE atoms
+SET reason = new.reason, bookable = new.reason IS NULL, attributes = new.attributes
+FROM unnest(%(ids)s::bigint[], %(reasons)s::text[], %(attributes)s::jsonb[])
+    AS new (id, reason, attributes)
+WHERE atoms.id = new.id;
+
+-- name: upsert_resources
+-- A row that would say the same again is not rewritten.
+INSERT INTO node_resources (node_id, tenant_id, resource, total, ratio, capacity, updated_at)
+SELECT node_id, %(tenant_id)s, resource, total, ratio, capacity, %(now)s
+FROM unnest(
+    %(node_ids)s::int[], %(resources)s::text[], %(totals)s::bigint[], %(ratios)s::numeric[],
+    %(capacities)s::bigint[]
+) AS new (node_id, resource, total, ratio, capacity)
+ON CONFLICT (node_id, resource) DO UPDATE SET
+    total = excluded.total,
+    ratio = excluded.ratio,
+    capacity = excluded.capacity,
+    updated_at = excluded.updated_at
+WHERE (node_resources.total, node_resources.ratio, node_resources.capacity)
+    IS DISTINCT FROM (excluded.total, excluded.ratio, excluded.capacity);
+
+-- name: drop_resources
+DELETE FROM node_resources WHERE node_id = ANY (%(node_ids)s);
+
+-- name: list_nodes
+SELECT
+    nodes.uid AS id, pool_id, name, tenant_id, target, controller, health, health_reason,
+    inventory_at,
+    (SELECT count(*) FROM gpus WHERE gpus.node_id = nodes.id AND present)::int AS gpus,
+    COALESCE(
+        (
+            SELECT jsonb_agg(
+                jsonb_build_object(
+                    'resource', resource, 'total', total, 'ratio', ratio::text, 'capacity', capacity
+                )
+                ORDER BY resource
+            )
+            FROM node_resources
+            WHERE node_resources.node_id = nodes.id
+        ),
+        '[]'
+    ) AS resources
+FROM nodes
+WHERE tenant_id = %(tenant_id)s
+    AND uid > %(after)s
+    AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
+    AND (%(name)s::text IS NULL OR name = %(name)s)
+    AND (%(health)s::text IS NULL OR health = %(health)s)
+ORDER BY uid
+LIMIT %(limit)s;
+
+-- name: list_gpus
+SELECT
+    gpus.uuid AS id, gpus.pool_id, nodes.name AS node, index, product, model, board,
+    gpus.memory_mib, numa_node, split, ruler, layout_generation, unbookable_reason
+FROM gpus
+JOIN nodes ON nodes.id = gpus.node_id
+WHERE gpus.tenant_id = %(tenant_id)s
+    AND gpus.uuid > %(after)s
+    AND (%(pool_id)s::text IS NULL OR gpus.pool_id = %(pool_id)s)
+    AND (%(node)s::text IS NULL OR nodes.name = %(node)s)
+ORDER BY gpus.uuid
+LIMIT %(limit)s;
+
+-- name: list_atoms
+SELECT
+    atoms.key AS id, atoms.pool_id, gpus.uuid AS gpu_id, nodes.name AS node, class AS class_,
+    units::text AS units, share_num, share_den, bookable, reason, attributes
+FROM atoms
+JOIN gpus ON gpus.id = atoms.gpu_id
+JOIN nodes ON nodes.id = gpus.node_id
+WHERE atoms.tenant_id = %(tenant_id)s
+    AND retired_at IS NULL
+    AND atoms.key > %(after)s
+    AND (%(pool_id)s::text IS NULL OR atoms.pool_id = %(pool_id)s)
+    AND (%(gpu_id)s::text IS NULL OR gpus.uuid = %(gpu_id)s)
+    AND (%(class)s::text IS NULL OR class = %(class)s)
+    AND (%(bookable)s::boolean IS NULL OR bookable = %(bookable)s)
+    AND (%(profile)s::text IS NULL OR attributes ->> 'migProfile' = %(profile)s)
+ORDER BY atoms.key
+LIMIT %(limit)s;
+
+-- name: fleet_revisions
+SELECT id, fleet_revision FROM pools WHERE id = ANY (%(ids)s);
+
+-- name: fleet_nodes
+SELECT
+    nodes.id, nodes.name, health <> 'no_capacity' AS healthy,
+    coalesce(vcpu.capacity, 0) AS vcpu_milli, coalesce(memory.capacity, 0) AS memory_mib
+FROM nodes
+LEFT JOIN node_resources AS vcpu ON vcpu.node_id = nodes.id AND vcpu.resource = 'vcpu'
+LEFT JOIN node_resources AS memory ON memory.node_id = nodes.id AND memory.resource = 'memoryGiB'
+WHERE pool_id = %(pool_id)s
+ORDER BY nodes.id;
+
+-- name: fleet_gpus
+SELECT
+    gpus.id, gpus.node_id, split, ruler, layout_generation, atoms.id AS atom_id, atoms.class,
+    atoms.units::text AS units, atoms.profile, atoms.bookable, atoms.attributes,
+    atoms.share_num, atoms.share_den
+FROM gpus
+JOIN atoms ON atoms.gpu_id = gpus.id AND retired_at IS NULL
+WHERE gpus.pool_id = %(pool_id)s AND present AND unbookable_reason IS NULL
+ORDER BY gpus.id, atoms.id;

@@ -1,0 +1,222 @@
+"""Nodes, GPUs and atoms: importing reports, showing them, and handing them to placement."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from apportion.geometry import boards
+from apportion.nodes.inventory import TARGETS, import_inventories
+from apportion.nodes.schemas import AtomView, GpuView, NodeView, ResourceView
+from apportion.placement import AtomState, GpuState, NodeState
+from apportion.placement.selectors import GROUP_KEYS
+from apportion.quantities.shares import exact_text
+from apportion.quantities.units import from_multirange, to_multirange
+from apportion.store.connections import Connection
+from apportion.store.errors import guards, register
+from apportion.store.runtime import Runtime
+from apportion.store.sql import load
+from apportion.tenants.service import Caller
+
+__all__ = [
+    "TARGETS",
+    "fleet_revisions",
+    "import_inventories",
+    "list_atoms",
+    "list_gpus",
+    "list_nodes",
+    "load_fleet",
+    "sync_placements",
+]
+
+_QUERIES: Final = load("apportion.nodes")
+
+# How many of a resource's fine units make one as people count it.
+FINE: Final = {"vcpu": 1000, "memoryGiB": 1024, "hugepages2Mi": 1, "hugepages1Gi": 1}
+
+register(
+    guards(
+        "nodes_target_known",
+        "nodes_controller_known",
+        "nodes_health_known",
+        "nodes_health_reason",
+        "node_resources_resource_known",
+        "node_resources_total_not_negative",
+        "node_resources_ratio_range",
+        "node_resources_hugepages_exact",
+        "node_resources_capacity_covers",
+        "gpus_split_known",
+        "gpus_ruler_positive",
+        "atoms_class_known",
+        "atoms_units_not_empty",
+        "atoms_mig_bookable_is_legal",
+        "atoms_share_range",
+        "atoms_reason_given",
+        "atoms_retired_unbookable",
+    )
+)
+
+
+async def sync_placements(connection: Connection) -> None:
+    """Write the legal placements of every board that the package knows; done at each start."""
+    rows = [
+        (board.key, profile.name, place.start, to_multirange(place.mask))
+        for board in boards()
+        for profile in board.profiles
+        for place in profile.placements
+    ]
+    columns = list(zip(*rows, strict=True))
+    await connection.execute(
+        _QUERIES["sync_placements"],
+        {
+            "boards": list(columns[0]),
+            "profiles": list(columns[1]),
+            "starts": list(columns[2]),
+            "units": list(columns[3]),
+        },
+    )
+
+
+async def list_nodes(
+    runtime: Runtime,
+    caller: Caller,
+    *,
+    after: str = "",
+    limit: int = 100,
+    pool_id: str | None = None,
+    name: str | None = None,
+    health: str | None = None,
+) -> list[NodeView]:
+    """Return the caller's nodes by id."""
+    parameters = {
+        "tenant_id": caller.tenant_id,
+        "after": after,
+        "limit": limit,
+        "pool_id": pool_id,
+        "name": name,
+        "health": health,
+    }
+    async with runtime.db.connection() as connection:
+        cursor = await connection.execute(_QUERIES["list_nodes"], parameters)
+        return [_node_view(row) for row in await cursor.fetchall()]
+
+
+async def list_gpus(
+    runtime: Runtime,
+    caller: Caller,
+    *,
+    after: str = "",
+    limit: int = 100,
+    pool_id: str | None = None,
+    node: str | None = None,
+) -> list[GpuView]:
+    """Return the caller's GPUs by UUID."""
+    parameters = {
+        "tenant_id": caller.tenant_id,
+        "after": after,
+        "limit": limit,
+        "pool_id": pool_id,
+        "node": node,
+    }
+    async with runtime.db.connection() as connection:
+        cursor = await connection.execute(_QUERIES["list_gpus"], parameters)
+        return [GpuView(**row) for row in await cursor.fetchall()]
+
+
+async def list_atoms(
+    runtime: Runtime,
+    caller: Caller,
+    *,
+    after: str = "",
+    limit: int = 100,
+    pool_id: str | None = None,
+    gpu_id: str | None = None,
+    cls: str | None = None,
+    bookable: bool | None = None,
+    profile: str | None = None,
+) -> list[AtomView]:
+    """Return the caller's atoms by id, those that were retired left out."""
+    parameters = {
+        "tenant_id": caller.tenant_id,
+        "after": after,
+        "limit": limit,
+        "pool_id": pool_id,
+        "gpu_id": gpu_id,
+        "class": cls,
+        "bookable": bookable,
+        "profile": profile,
+    }
+    async with runtime.db.connection() as connection:
+        cursor = await connection.execute(_QUERIES["list_atoms"], parameters)
+        return [_atom_view(row) for row in await cursor.fetchall()]
+
+
+async def fleet_revisions(connection: Connection, pool_ids: Sequence[str]) -> dict[str, int]:
+    """Return how often the nodes, GPUs and atoms of some pools were changed."""
+    cursor = await connection.execute(_QUERIES["fleet_revisions"], {"ids": list(pool_ids)})
+    return {row["id"]: row["fleet_revision"] for row in await cursor.fetchall()}
+
+
+async def load_fleet(
+    connection: Connection, pool_id: str
+) -> tuple[list[NodeState], dict[int, Fraction]]:
+    """Return a pool's nodes as placement sees them, nothing held yet, and each atom's share."""
+    cursor = await connection.execute(_QUERIES["fleet_gpus"], {"pool_id": pool_id})
+    by_gpu: dict[int, list[Mapping[str, Any]]] = {}
+    shares: dict[int, Fraction] = {}
+    for row in await cursor.fetchall():
+        by_gpu.setdefault(row["id"], []).append(row)
+        shares[row["atom_id"]] = Fraction(row["share_num"], row["share_den"])
+    gpus: dict[int, list[GpuState]] = {}
+    for rows in by_gpu.values():
+        gpus.setdefault(rows[0]["node_id"], []).append(_gpu_state(rows))
+    cursor = await connection.execute(_QUERIES["fleet_nodes"], {"pool_id": pool_id})
+    nodes = [
+        NodeState(**row, gpus=tuple(gpus.get(row["id"], ()))) for row in await cursor.fetchall()
+    ]
+    return nodes, shares
+
+
+def _gpu_state(rows: Sequence[Mapping[str, Any]]) -> GpuState:
+    first = rows[0]
+    bookable = [row for row in rows if row["bookable"]]
+    shown = bookable[0]["attributes"] if bookable else first["attributes"]
+    # What MIG instances differ in stands on each of them.
+    own = {"migProfile", "giId", "ciId", "migUuid", "slot"}
+    if first["split"] == "mig":
+        own.add("vramGiB")
+    return GpuState(
+        id=first["id"],
+        split=first["split"],
+        ruler=first["ruler"],
+        group={k: v for k, v in shown.items() if k in GROUP_KEYS and k not in own},
+        attributes={k: v for k, v in shown.items() if k not in GROUP_KEYS and k not in own},
+        generation=first["layout_generation"],
+        atom=first["atom_id"] if first["split"] == "none" else None,
+        atoms=tuple(
+            AtomState(
+                row["atom_id"], from_multirange(row["units"]), row["profile"], row["attributes"]
+            )
+            for row in bookable
+            if row["class"] == "gpu.mig"
+        ),
+        bookable=bool(bookable),
+    )
+
+
+def _node_view(row: Mapping[str, Any]) -> NodeView:
+    resources = [
+        ResourceView(
+            resource=each["resource"],
+            total=exact_text(Fraction(each["total"], FINE[each["resource"]]), 10),
+            ratio=each["ratio"],
+            capacity=exact_text(Fraction(each["capacity"], FINE[each["resource"]]), 10),
+        )
+        for each in row["resources"]
+    ]
+    return NodeView.model_validate({**row, "resources": resources})
+
+
+def _atom_view(row: Mapping[str, Any]) -> AtomView:
+    share = Fraction(row["share_num"], row["share_den"])
+    fields = {key: row[key] for key in AtomView.model_fields if key in row}
+    return AtomView.model_validate({**fields, "share": share})

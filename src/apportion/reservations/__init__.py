@@ -1,0 +1,1 @@
+"""Asks in, bookings out: admission, placement, waiting, and the life of a reservation."""

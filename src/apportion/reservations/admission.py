@@ -1,0 +1,183 @@
+"""Admission: from a request to an ask, or a clear refusal. Pure but for what it is given."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from apportion.errors import InvalidInputError
+from apportion.geometry import parse_profile
+from apportion.placement import Ask, DeviceAsk, Selector
+from apportion.placement.selectors import Expression, check_expression
+from apportion.pools.service import PoolRecord
+from apportion.quantities.sizes import parse_memory_gib, parse_milli_cpu
+from apportion.quantities.windows import parse_duration, parse_instant
+from apportion.reservations.schemas import DeviceRequest, MatchExpression, ReservationCreate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An admitted request on its way to a place.
+
+    The window is [asked_start, asked_end), or ``duration`` from the moment that it is placed.
+    ``waiting`` marks one that is stored already, pending, and tried again.
+    """
+
+    id: str
+    tenant_id: str
+    caller: str
+    name: str | None
+    candidates: tuple[str, ...]
+    ask: Ask
+    devices: Sequence[Mapping[str, Any]]
+    asked_start: datetime | None
+    asked_end: datetime | None
+    duration: timedelta | None
+    pending_until: datetime
+    request_hash: bytes
+    created_at: datetime
+    waiting: bool = False
+    reason: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def window(self, now: datetime) -> tuple[datetime, datetime]:
+        """Return the window that it would have if it were placed now."""
+        start = self.asked_start or now
+        if self.asked_end is not None:
+            return start, self.asked_end
+        return start, start + (self.duration or timedelta())
+
+    @property
+    def charges(self) -> dict[str, Decimal]:
+        """What it takes of the quota, by resource."""
+        amounts: dict[str, Decimal] = {}
+        for device in self.ask.devices:
+            amount = amounts.get(device.cls, Decimal(0))
+            amounts[device.cls] = amount + device.count * device.units
+        if self.ask.vcpu_milli:
+            amounts["vcpu"] = Decimal(self.ask.vcpu_milli) / 1000
+        if self.ask.memory_mib:
+            amounts["memoryGiB"] = Decimal(self.ask.memory_mib) / 1024
+        return amounts
+
+
+def candidates(request: ReservationCreate) -> list[str]:
+    """Return the pools that the request names."""
+    if (request.pool_id is None) == (request.pool_ids is None):
+        raise InvalidInputError("give either pool_id or pool_ids", field="pool_id")
+    named = [request.pool_id] if request.pool_id is not None else (request.pool_ids or [])
+    if not named:
+        raise InvalidInputError("needs at least one pool", field="pool_ids", given=[])
+    if len(set(named)) != len(named):
+        raise InvalidInputError("names a pool twice", field="pool_ids", given=named)
+    return named
+
+
+def request_hash(request: ReservationCreate) -> bytes:
+    """Return what two requests share exactly when they ask for the same thing."""
+    body = request.model_dump(mode="json", by_alias=True, exclude={"idempotency_key"})
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).digest()
+
+
+def admit(request: ReservationCreate, pools: Sequence[PoolRecord]) -> Ask:
+    """Check every device against every candidate pool's mode, and read the amounts.
+
+    Raises InvalidInputError; the message of a device begins with its index: ``devices[0]: …``.
+    """
+    ask = Ask(
+        devices=tuple(_device(device, at) for at, device in enumerate(request.devices)),
+        vcpu_milli=parse_milli_cpu(request.resources.vcpu, field="resources.vcpu"),
+        memory_mib=parse_memory_gib(request.resources.memory_gib, field="resources.memoryGiB"),
+    )
+    if not ask.devices and not ask.vcpu_milli and not ask.memory_mib:
+        raise InvalidInputError(
+            "ask for devices, or for host resources, or for both", field="devices", given=[]
+        )
+    for pool in pools:
+        for at, device in enumerate(request.devices):
+            _check_mode(device, at, pool)
+    return ask
+
+
+def read_window(
+    request: ReservationCreate, now: datetime
+) -> tuple[datetime | None, datetime | None, timedelta | None]:
+    """Return (start, end, duration); exactly one of the last two is given."""
+    start = None if request.start is None else parse_instant(request.start, field="start")
+    end = None if request.end is None else parse_instant(request.end, field="end")
+    if (request.duration is None) == (end is None):
+        raise InvalidInputError(
+            "give either a duration or an end",
+            field="duration",
+            given=request.duration,
+            allowed='a duration such as "4h", or start and end',
+        )
+    if start is not None and start < now:
+        raise InvalidInputError(
+            "lies in the past", field="start", given=request.start, hint="Leave it out to begin now"
+        )
+    if end is None:
+        return start, None, parse_duration(request.duration or "", field="duration")
+    if start is None:
+        raise InvalidInputError("needed beside an end", field="start")
+    if end <= start:
+        raise InvalidInputError("must lie after the start", field="end", given=request.end)
+    return start, end, None
+
+
+def _device(device: DeviceRequest, at: int) -> DeviceAsk:
+    if device.class_ in ("gpu", "gpu.mig") and device.units != 1:
+        raise InvalidInputError(
+            f"a piece of {device.class_} is one whole; ask for more with count",
+            field=f"devices[{at}].units",
+            given=device.units,
+            allowed="1",
+        )
+    expressions = tuple(
+        _expression(each, f"devices[{at}].selector.matchExpressions[{i}]")
+        for i, each in enumerate(device.selector.match_expressions)
+    )
+    return DeviceAsk(device.class_, device.count, device.units, Selector(expressions))
+
+
+def _expression(each: MatchExpression, field_name: str) -> Expression:
+    values = tuple(str(value) for value in each.values)
+    if each.key == "slot":
+        raise InvalidInputError(
+            "slots are interchangeable: which one it is becomes final only when the window begins",
+            field=f"{field_name}.key",
+            given=each.key,
+        )
+    if each.key == "migProfile":
+        values = tuple(str(parse_profile(value, field=f"{field_name}.values")) for value in values)
+    return check_expression(each.key, each.op, values, field=field_name)
+
+
+def _check_mode(device: DeviceRequest, at: int, pool: PoolRecord) -> None:
+    field_name = f"devices[{at}]"
+    if device.class_ == "gpu.mig" and pool.sharing != "mig":
+        raise InvalidInputError("gpu.mig atoms exist only in mig pools", field=field_name)
+    if device.class_ == "gpu.slot" and pool.sharing not in ("timeslice", "mps"):
+        raise InvalidInputError(
+            "gpu.slot atoms exist only in timeslice or mps pools", field=field_name
+        )
+    if device.class_ == "gpu.slot" and pool.policy.replicas is None:
+        raise InvalidInputError(
+            "the pool has free shares, not slots; ask for gpu.share", field=field_name
+        )
+    if device.class_ == "gpu.share" and pool.policy.shares is None:
+        raise InvalidInputError(
+            "gpu.share atoms exist only in pools whose policy sets shares", field=field_name
+        )
+    if device.sharing not in (None, "exclusive", pool.sharing):
+        raise InvalidInputError(
+            f"the pool shares GPUs as {pool.sharing}, not {device.sharing}", field=field_name
+        )
+    if device.class_ == "gpu.slot" and device.units > (pool.policy.replicas or 0):
+        raise InvalidInputError(
+            f"a GPU of the pool has {pool.policy.replicas} slots",
+            field=f"{field_name}.units",
+            given=device.units,
+        )

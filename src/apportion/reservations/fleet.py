@@ -1,0 +1,80 @@
+"""The pictures of pools that this process places on, kept up with what others write.
+
+The database is the truth; a picture is brought up to date before each decision by reading only what
+changed since the last time. One that is behind can cost a lost clash and another try, never a wrong
+booking.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+
+from apportion.bookings import service as bookings
+from apportion.bookings.service import GpuChange, HostChange
+from apportion.nodes import service as nodes
+from apportion.placement import PoolIndex
+from apportion.store.connections import Connection
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def micros(instant: datetime) -> int:
+    """Return an instant as whole microseconds since the epoch."""
+    return (instant - _EPOCH) // _MICROSECOND
+
+
+class Fleet:
+    """One placement index a pool, loaded when first needed."""
+
+    def __init__(self) -> None:
+        self.indexes: dict[str, PoolIndex] = {}
+        self._shares: dict[str, dict[int, Fraction]] = {}
+        self._revisions: dict[str, int] = {}
+        self._horizon = "0"
+        self._lock = asyncio.Lock()
+
+    async def sync(self, connection: Connection, pool_ids: Sequence[str], now: datetime) -> None:
+        """Bring the pictures of some pools up to what is committed."""
+        async with self._lock:
+            # Taken first: what commits while we read is read again next time.
+            horizon = await bookings.horizon(connection)
+            if self.indexes:
+                gpu_changes, host_changes = await bookings.changes(connection, self._horizon, now)
+                self._apply(gpu_changes, host_changes)
+            self._horizon = horizon
+            revisions = await nodes.fleet_revisions(connection, pool_ids)
+            for pool_id, revision in revisions.items():
+                if self._revisions.get(pool_id) != revision:
+                    await self._load(connection, pool_id, now)
+                    self._revisions[pool_id] = revision
+
+    def share_of(self, pool_id: str, atom: int) -> Fraction:
+        """Return what part of a GPU an atom is billed as."""
+        return self._shares[pool_id][atom]
+
+    async def _load(self, connection: Connection, pool_id: str, now: datetime) -> None:
+        states, shares = await nodes.load_fleet(connection, pool_id)
+        held = await bookings.live(connection, pool_id, now)
+        self.indexes[pool_id] = PoolIndex(states)
+        self._shares[pool_id] = shares
+        self._apply(*held)
+
+    def _apply(self, gpu_changes: Iterable[GpuChange], host_changes: Iterable[HostChange]) -> None:
+        for change in gpu_changes:
+            index = self.indexes.get(change.pool_id)
+            if index is None:
+                continue
+            if change.held is None:
+                index.free(change.gpu_id, change.key)
+            else:
+                index.book(change.gpu_id, change.key, change.held)
+        for host in host_changes:
+            index = self.indexes.get(host.pool_id)
+            if index is None:
+                continue
+            if host.held is None:
+                index.free_host(host.node_id, host.holder)
+            else:
+                index.book_host(host.node_id, host.holder, host.held)

@@ -1,0 +1,167 @@
+"""What the clock does to reservations: windows begin and end, waiting ends, and is tried again."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from apportion.events.service import Event, append
+from apportion.placement import Ask, DeviceAsk, Expression, Selector
+from apportion.pools.service import QuotaKey, charge, find_records
+from apportion.reservations import rows
+from apportion.reservations.admission import Draft
+from apportion.reservations.fleet import Fleet
+from apportion.reservations.placer import Placer
+from apportion.reservations.plan import Placed
+from apportion.store.connections import Connection, retrying
+from apportion.store.runtime import Runtime
+from apportion.tenants.service import SYSTEM, Caller
+
+BATCH: Final = 500
+"""The most reservations that one step changes in one transaction."""
+
+_DAWN: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Lifecycle:
+    """Level-triggered steps: each looks at what is due now, so a missed one is made up by the next."""
+
+    def __init__(self, runtime: Runtime, fleet: Fleet, placer: Placer) -> None:
+        self._runtime = runtime
+        self._fleet = fleet
+        self._placer = placer
+        self._tried: dict[str, object] = {}
+
+    async def advance(self) -> int:
+        """Bring every reservation to where the clock says; returns how many changed.
+
+        Ends come before retries, so that what ended makes room at once.
+        """
+        changed = await self.end_due()
+        changed += await self._all(self._start)
+        changed += await self._all(self._fail)
+        return changed + await self.retry_pending()
+
+    async def end_due(self) -> int:
+        """End what is over by the clock, which gives back its quota; returns how many."""
+        return await self._all(self._end)
+
+    async def _all(self, step: Callable[[Connection], Awaitable[int]]) -> int:
+        total = 0
+        while True:
+            done = await retrying(self._runtime.db, step)
+            total += done
+            if done < BATCH:
+                return total
+
+    async def retry_pending(self) -> int:
+        """Try what waits again, oldest first, where something was given back; returns the placed."""
+        placed = 0
+        after: tuple[datetime, str] = (_DAWN, "")
+        while True:
+            found = await self._pending(after)
+            if not found:
+                break
+            after = (found[-1]["created_at"], found[-1]["id"])
+            placed += await self._try([draft_of(row) for row in found])
+        for pool_id, index in self._fleet.indexes.items():
+            self._tried[pool_id] = (id(index), index.freed)
+        return placed
+
+    async def _try(self, drafts: Sequence[Draft]) -> int:
+        by_tenant: dict[str, list[Draft]] = {}
+        for draft in drafts:
+            if any(self._is_news(pool_id) for pool_id in draft.candidates):
+                by_tenant.setdefault(draft.tenant_id, []).append(draft)
+        placed = 0
+        for tenant_id, asking in by_tenant.items():
+            caller = Caller(tenant_id, SYSTEM.actor)
+            named = sorted({pool for draft in asking for pool in draft.candidates})
+            async with self._runtime.db.connection() as connection:
+                pools = await find_records(connection, caller, named)
+            decisions = await self._placer.place(caller, asking, pools)
+            placed += sum(isinstance(each, Placed) for each in decisions.values())
+        return placed
+
+    def _is_news(self, pool_id: str) -> bool:
+        index = self._fleet.indexes.get(pool_id)
+        return index is None or self._tried.get(pool_id) != (id(index), index.freed)
+
+    async def _pending(self, after: tuple[datetime, str]) -> list[dict[str, Any]]:
+        async with self._runtime.db.connection() as connection:
+            cursor = await connection.execute(
+                rows.QUERIES["pending"], {"after": after[0], "after_id": after[1], "limit": BATCH}
+            )
+            return await cursor.fetchall()
+
+    async def _start(self, connection: Connection) -> int:
+        return await self._step(connection, "due_to_start", "reservation.started")
+
+    async def _end(self, connection: Connection) -> int:
+        return await self._step(connection, "due_to_end", "reservation.ended")
+
+    async def _fail(self, connection: Connection) -> int:
+        return await self._step(connection, "due_to_fail", "reservation.failed")
+
+    async def _step(self, connection: Connection, query: str, event: str) -> int:
+        now = self._runtime.now()
+        cursor = await connection.execute(rows.QUERIES[query], {"now": now, "limit": BATCH})
+        due = await cursor.fetchall()
+        await give_back(connection, [row for row in due if "charges" in row])
+        events = [Event(event, row["tenant_id"], row["id"], _facts(row)) for row in due]
+        await append(connection, SYSTEM, now, events)
+        return len(due)
+
+
+async def give_back(connection: Connection, ended: Sequence[Mapping[str, Any]]) -> None:
+    """Give back to the quotas what ended reservations were charged."""
+    amounts: dict[QuotaKey, Decimal] = {}
+    for row in ended:
+        for resource, amount in rows.read_charges(row["charges"]).items():
+            key = (row["tenant_id"], row["pool_id"], resource)
+            amounts[key] = amounts.get(key, Decimal(0)) - amount
+    await charge(connection, amounts)
+
+
+def draft_of(row: Mapping[str, Any]) -> Draft:
+    """Read a stored reservation back into the draft that it was placed from."""
+    return Draft(
+        id=row["id"],
+        tenant_id=row["tenant_id"],
+        caller=row["caller"],
+        name=row["name"],
+        candidates=tuple(row["candidates"]),
+        ask=Ask(
+            tuple(_device(device) for device in row["devices"]),
+            row["vcpu_milli"],
+            row["memory_mib"],
+        ),
+        devices=row["devices"],
+        asked_start=row["asked_start"],
+        asked_end=row["asked_end"],
+        duration=row["duration"],
+        pending_until=row["pending_until"],
+        request_hash=row["request_hash"],
+        created_at=row["created_at"],
+        waiting=True,
+        reason=row["reason"],
+    )
+
+
+def _device(device: Mapping[str, Any]) -> DeviceAsk:
+    expressions = device.get("selector", {}).get("matchExpressions", [])
+    return DeviceAsk(
+        device["class"],
+        device["count"],
+        device["units"],
+        Selector(
+            tuple(
+                Expression(each["key"], each["op"], tuple(str(v) for v in each["values"]))
+                for each in expressions
+            )
+        ),
+    )
+
+
+def _facts(row: Mapping[str, Any]) -> dict[str, object]:
+    return {key: row[key] for key in ("pool_id", "reason", "charges") if key in row}

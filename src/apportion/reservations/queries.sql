@@ -1,0 +1,137 @@
+-- name: insert
+INSERT INTO reservations (
+    id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
+    asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges, request_hash,
+    created_at, updated_at
+)
+SELECT
+    id, tenant_id, caller, name, pool_id, candidates::text[], state, reason, devices, vcpu, memory,
+    asked_start, asked_end, duration, starts, ends, until, charges, hash, created, %(now)s
+FROM unnest(
+    %(ids)s::text[], %(tenant_ids)s::text[], %(callers)s::text[], %(names)s::text[],
+    %(pool_ids)s::text[], %(candidates)s::text[], %(states)s::text[], %(reasons)s::jsonb[],
+    %(devices)s::jsonb[], %(vcpus)s::bigint[], %(memories)s::bigint[],
+    %(asked_starts)s::timestamptz[], %(asked_ends)s::timestamptz[], %(durations)s::interval[],
+    %(starts)s::timestamptz[], %(ends)s::timestamptz[], %(untils)s::timestamptz[],
+    %(charges)s::jsonb[], %(hashes)s::bytea[], %(created)s::timestamptz[]
+) AS new (
+    id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu, memory,
+    asked_start, asked_end, duration, starts, ends, until, charges, hash, created
+);
+
+-- name: existing
+SELECT id FROM reservations WHERE id = ANY (%(ids)s);
+
+-- name: hashes
+SELECT id, request_hash FROM reservations WHERE id = ANY (%(ids)s);
+
+-- name: find_many
+SELECT * FROM reservations WHERE tenant_id = %(tenant_id)s AND id = ANY (%(ids)s);
+
+-- name: lock_pending
+-- What another process is placing now is left to it.
+SELECT id FROM reservations
+WHERE id = ANY (%(ids)s) AND state = 'pending'
+ORDER BY id
+FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: place_pending
+UPDATE reservations
+SET state = 'placed',
+    reason = jsonb_build_object('code', 'placed', 'message', 'placed after waiting'),
+    pool_id = new.pool_id,
+    starts_at = new.starts,
+    ends_at = new.ends,
+    charges = new.charges,
+    updated_at = %(now)s
+FROM unnest(
+    %(ids)s::text[], %(pool_ids)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[],
+    %(charges)s::jsonb[]
+) AS new (id, pool_id, starts, ends, charges)
+WHERE reservations.id = new.id;
+
+-- name: keep_pending
+UPDATE reservations
+SET reason = new.reason, updated_at = %(now)s
+FROM unnest(%(ids)s::text[], %(reasons)s::jsonb[]) AS new (id, reason)
+WHERE reservations.id = new.id;
+
+-- name: find
+SELECT * FROM reservations WHERE tenant_id = %(tenant_id)s AND id = %(id)s;
+
+-- name: lock
+SELECT * FROM reservations WHERE tenant_id = %(tenant_id)s AND id = %(id)s FOR NO KEY UPDATE;
+
+-- name: list
+-- Newest first, from a position on.
+SELECT *
+FROM reservations
+WHERE tenant_id = %(tenant_id)s
+    AND (%(before)s::timestamptz IS NULL OR (created_at, id) < (%(before)s, %(before_id)s))
+    AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
+    AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
+    AND (%(name)s::text IS NULL OR name = %(name)s)
+ORDER BY created_at DESC, id DESC
+LIMIT %(limit)s;
+
+-- name: pending
+SELECT *
+FROM reservations
+WHERE state = 'pending' AND (created_at, id) > (%(after)s::timestamptz, %(after_id)s)
+ORDER BY created_at, id
+LIMIT %(limit)s;
+
+-- name: due_to_start
+UPDATE reservations
+SET state = 'active',
+    reason = jsonb_build_object('code', 'started', 'message', 'its window has begun'),
+    updated_at = %(now)s
+WHERE id IN (
+    SELECT id FROM reservations
+    WHERE state = 'placed' AND starts_at <= %(now)s AND ends_at > %(now)s
+    ORDER BY starts_at
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+RETURNING id, tenant_id, pool_id;
+
+-- name: due_to_end
+UPDATE reservations
+SET state = 'ended',
+    reason = jsonb_build_object('code', 'expired', 'message', 'its window has ended'),
+    updated_at = %(now)s
+WHERE id IN (
+    SELECT id FROM reservations
+    WHERE state IN ('placed', 'active') AND ends_at <= %(now)s
+    ORDER BY ends_at
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+RETURNING id, tenant_id, pool_id, charges;
+
+-- name: due_to_fail
+-- Waited as long as the pool allows, or the window that was asked for has begun without room.
+UPDATE reservations
+SET state = 'failed',
+    reason = jsonb_build_object(
+        'code', 'PendingTimeout',
+        'message', 'no room was found in time; last: ' || coalesce(reason ->> 'message', ''),
+        'last', reason
+    ),
+    updated_at = %(now)s
+WHERE id IN (
+    SELECT id FROM reservations
+    WHERE state = 'pending' AND (pending_until <= %(now)s OR asked_start < %(now)s)
+    ORDER BY created_at, id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+RETURNING id, tenant_id, reason;
+
+-- name: end
+UPDATE reservations
+SET state = 'ended',
+    reason = %(reason)s,
+    ends_at = CASE WHEN starts_at IS NULL THEN NULL ELSE greatest(starts_at, %(now)s) END,
+    updated_at = %(now)s
+WHERE id = %(id)s;

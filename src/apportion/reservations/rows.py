@@ -1,0 +1,170 @@
+"""The reservations table and the events of reservations."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from apportion.events.service import Event, append
+from apportion.reservations.plan import Placed, Waiting
+from apportion.store.connections import Connection
+from apportion.store.errors import guards, register
+from apportion.store.sql import load
+from apportion.tenants.service import Caller
+
+QUERIES: Final = load("apportion.reservations")
+
+register(
+    guards(
+        "reservations_state_known",
+        "reservations_reason_coded",
+        "reservations_candidates_given",
+        "reservations_pool_is_candidate",
+        "reservations_live_has_window",
+        "reservations_window_forward",
+        "reservations_asks_for_time",
+        "reservations_asks_for_something",
+        "reservations_host_not_negative",
+    )
+)
+
+
+async def lock_pending(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Lock those that are pending and that nobody else is placing now."""
+    if not ids:
+        return set()
+    cursor = await connection.execute(QUERIES["lock_pending"], {"ids": sorted(ids)})
+    return {row["id"] for row in await cursor.fetchall()}
+
+
+async def existing(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Return those ids that are there already."""
+    if not ids:
+        return set()
+    cursor = await connection.execute(QUERIES["existing"], {"ids": sorted(ids)})
+    return {row["id"] for row in await cursor.fetchall()}
+
+
+async def hashes(connection: Connection, ids: Collection[str]) -> dict[str, bytes]:
+    """Return what each of some reservations was asked with, as a hash."""
+    if not ids:
+        return {}
+    cursor = await connection.execute(QUERIES["hashes"], {"ids": sorted(ids)})
+    return {row["id"]: bytes(row["request_hash"]) for row in await cursor.fetchall()}
+
+
+async def write(
+    connection: Connection, placed: Sequence[Placed], waiting: Sequence[Waiting], now: datetime
+) -> None:
+    """Write new reservations, and what became of waiting ones."""
+    new = [*placed, *waiting]
+    await _insert(connection, [each for each in new if not each.draft.waiting], now)
+    tried = [each for each in placed if each.draft.waiting]
+    if tried:
+        await connection.execute(
+            QUERIES["place_pending"],
+            {
+                "ids": [each.draft.id for each in tried],
+                "pool_ids": [each.pool.id for each in tried],
+                "starts": [each.start for each in tried],
+                "ends": [each.end for each in tried],
+                "charges": [_charges(each) for each in tried],
+                "now": now,
+            },
+        )
+    still = [
+        each
+        for each in waiting
+        if each.draft.waiting and each.reason["message"] != each.draft.reason.get("message")
+    ]
+    if still:
+        await connection.execute(
+            QUERIES["keep_pending"],
+            {
+                "ids": [each.draft.id for each in still],
+                "reasons": [Jsonb(each.reason) for each in still],
+                "now": now,
+            },
+        )
+
+
+async def tell(
+    connection: Connection,
+    caller: Caller,
+    now: datetime,
+    placed: Sequence[Placed],
+    waiting: Sequence[Waiting],
+) -> None:
+    """Append what happened; a waiting one that goes on waiting is no news."""
+    events = [
+        Event(
+            "reservation.placed",
+            each.draft.tenant_id,
+            each.draft.id,
+            {
+                "pool_id": each.pool.id,
+                "start": each.start.isoformat(),
+                "end": each.end.isoformat(),
+                "charges": _charges(each).obj,
+            },
+        )
+        for each in placed
+    ]
+    events += [
+        Event("reservation.pending", each.draft.tenant_id, each.draft.id, each.reason)
+        for each in waiting
+        if not each.draft.waiting
+    ]
+    await append(connection, caller, now, events)
+
+
+async def _insert(
+    connection: Connection, decisions: Sequence[Placed | Waiting], now: datetime
+) -> None:
+    if not decisions:
+        return
+    drafts = [each.draft for each in decisions]
+    got = [each if isinstance(each, Placed) else None for each in decisions]
+    await connection.execute(
+        QUERIES["insert"],
+        {
+            "ids": [draft.id for draft in drafts],
+            "tenant_ids": [draft.tenant_id for draft in drafts],
+            "callers": [draft.caller for draft in drafts],
+            "names": [draft.name for draft in drafts],
+            "pool_ids": [None if placed is None else placed.pool.id for placed in got],
+            "candidates": ["{" + ",".join(draft.candidates) + "}" for draft in drafts],
+            "states": ["pending" if placed is None else "placed" for placed in got],
+            "reasons": [_reason(each) for each in decisions],
+            "devices": [Jsonb(draft.devices) for draft in drafts],
+            "vcpus": [draft.ask.vcpu_milli for draft in drafts],
+            "memories": [draft.ask.memory_mib for draft in drafts],
+            "asked_starts": [draft.asked_start for draft in drafts],
+            "asked_ends": [draft.asked_end for draft in drafts],
+            "durations": [draft.duration for draft in drafts],
+            "starts": [None if placed is None else placed.start for placed in got],
+            "ends": [None if placed is None else placed.end for placed in got],
+            "untils": [draft.pending_until for draft in drafts],
+            "charges": [Jsonb({}) if placed is None else _charges(placed) for placed in got],
+            "hashes": [draft.request_hash for draft in drafts],
+            "created": [draft.created_at for draft in drafts],
+            "now": now,
+        },
+    )
+
+
+def _reason(decision: Placed | Waiting) -> Jsonb:
+    if isinstance(decision, Waiting):
+        return Jsonb(decision.reason)
+    return Jsonb({"code": "placed", "message": f"placed in {decision.pool.name}"})
+
+
+def _charges(placed: Placed) -> Jsonb:
+    return Jsonb({key: f"{amount:f}" for key, amount in placed.draft.charges.items()})
+
+
+def read_charges(charges: Mapping[str, Any]) -> dict[str, Decimal]:
+    """Read back what a reservation was charged."""
+    return {resource: Decimal(amount) for resource, amount in charges.items()}

@@ -1,0 +1,127 @@
+"""What goes in and out of the reservations API."""
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
+
+from apportion.nodes.schemas import AtomClass, ShareText
+from apportion.pools.schemas import IdempotencyKey, Schema, Sharing
+
+State = Literal["pending", "placed", "active", "ending", "ended", "failed"]
+LIVE: tuple[State, ...] = ("placed", "active", "ending")
+
+PIECES_MAX = 64
+"""The most pieces of one device request."""
+DEVICES_MAX = 8
+"""The most device requests of one reservation."""
+POOLS_MAX = 32
+"""The most candidate pools of one reservation."""
+
+
+def _text(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    raise ValueError("must be text, an RFC 3339 instant with its zone")
+
+
+Timestamp = Annotated[str, BeforeValidator(_text), Field(json_schema_extra={"format": "date-time"})]
+"""An instant as it came in; the service reads it, so that all doors refuse in the same words."""
+
+Quantity = int | Decimal | str
+"""An exact amount: a number, or text such as ``"0.5"``."""
+
+
+class MatchExpression(Schema):
+    """One condition on an atom's attributes."""
+
+    key: Annotated[str, Field(min_length=1, max_length=100)]
+    op: Annotated[str, Field(description="In, NotIn, Exists, DoesNotExist, Gt or Lt")]
+    values: Annotated[list[str | int], Field(max_length=100)] = []
+
+
+class SelectorSpec(Schema):
+    """Conditions that all have to hold."""
+
+    match_expressions: Annotated[list[MatchExpression], Field(max_length=20)] = Field(
+        alias="matchExpressions", default=[]
+    )
+
+
+class DeviceRequest(Schema):
+    """``count`` pieces of a class, each of ``units`` units of one GPU.
+
+    ``units`` counts slots (``gpu.slot``) or hundredths (``gpu.share``). Two slots of one GPU are one
+    piece of two units; two slots wherever they are free are two pieces of one.
+    """
+
+    class_: AtomClass = Field(alias="class")
+    count: Annotated[int, Field(strict=True, ge=1, le=PIECES_MAX)] = 1
+    units: Annotated[int, Field(strict=True, ge=1, le=100)] = 1
+    sharing: Sharing | None = None
+    selector: SelectorSpec = SelectorSpec()
+
+
+class HostResources(Schema):
+    """CPUs and memory of the node that the devices are on."""
+
+    vcpu: Quantity = 0
+    memory_gib: Quantity = Field(alias="memoryGiB", default=0)
+
+
+class ReservationCreate(Schema):
+    """An ask. Give ``pool_id``, or ``pool_ids`` to let the tightest fit among several decide.
+
+    The window is ``duration`` from now or from ``start``, or ``start`` to ``end``.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    pool_id: str | None = None
+    pool_ids: Annotated[list[str], Field(max_length=POOLS_MAX)] | None = None
+    devices: Annotated[list[DeviceRequest], Field(max_length=DEVICES_MAX)] = []
+    resources: HostResources = HostResources()
+    duration: str | None = None
+    start: Timestamp | None = None
+    end: Timestamp | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class BookingOut(BaseModel):
+    """One piece: which units of which GPU, and what part of a GPU hour an hour of it is."""
+
+    gpu_id: str
+    node: str
+    device: int
+    class_: AtomClass = Field(serialization_alias="class", validation_alias="class")
+    units: str
+    atom: str | None
+    share: ShareText
+    start: AwareDatetime
+    end: AwareDatetime
+
+
+class HostOut(BaseModel):
+    """Host resources, as exact text."""
+
+    vcpu: str
+    memory_gib: str = Field(serialization_alias="memoryGiB", validation_alias="memoryGiB")
+
+
+class ReservationView(BaseModel):
+    """A reservation: what was asked, where it stands and why, and what it has."""
+
+    id: str
+    name: str | None
+    tenant_id: str
+    pool_id: str | None
+    candidates: list[str]
+    state: State
+    reason: dict[str, Any]
+    devices: list[dict[str, Any]]
+    resources: HostOut
+    start: AwareDatetime | None
+    end: AwareDatetime | None
+    pending_until: AwareDatetime
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    bookings: list[BookingOut]

@@ -1,0 +1,317 @@
+"""Reservations: create, look at, release."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from fractions import Fraction
+from typing import Any
+
+from psycopg.types.json import Jsonb
+
+from apportion.bookings import service as bookings
+from apportion.bookings.service import BookingView
+from apportion.errors import ApportionError, ConflictError, NotFoundError, QuotaExceededError
+from apportion.events.service import Event, append
+from apportion.placement import DeviceAsk
+from apportion.pools.service import PoolRecord, find_records
+from apportion.quantities.ids import derive_id
+from apportion.quantities.shares import exact_text
+from apportion.reservations import rows
+from apportion.reservations.admission import Draft, admit, candidates, read_window, request_hash
+from apportion.reservations.fleet import Fleet
+from apportion.reservations.lifecycle import Lifecycle, give_back
+from apportion.reservations.placer import Placer
+from apportion.reservations.plan import Decision, Refused
+from apportion.reservations.schemas import (
+    LIVE,
+    BookingOut,
+    DeviceRequest,
+    HostOut,
+    ReservationCreate,
+    ReservationView,
+)
+from apportion.store.connections import Connection, retrying
+from apportion.store.runtime import Runtime
+from apportion.tenants.service import Caller
+
+
+class Reservations:
+    """The service on one runtime; it keeps the pictures of pools that placement works on."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.fleet = Fleet()
+        self.placer = Placer(runtime, self.fleet)
+        self.lifecycle = Lifecycle(runtime, self.fleet, self.placer)
+
+    async def create(self, caller: Caller, request: ReservationCreate) -> ReservationView:
+        """Place the ask, or let it wait with the reason.
+
+        A retry with the same idempotency key returns the first answer's reservation. Raises
+        InvalidInputError, NotFoundError (a pool), QuotaExceededError, ConflictError (the key was used
+        for another ask, or others kept winning).
+        """
+        [outcome] = await self.create_many(caller, [request])
+        if isinstance(outcome, ApportionError):
+            raise outcome
+        return await self.get(caller, outcome)
+
+    async def create_many(
+        self, caller: Caller, requests: Sequence[ReservationCreate]
+    ) -> list[str | ApportionError]:
+        """Place many asks in one go; each answer is the reservation's id or its own error."""
+        pool_ids = sorted({pool for each in requests for pool in _named(each)})
+        async with self._runtime.db.connection() as connection:
+            pools = await find_records(connection, caller, pool_ids)
+        outcomes: dict[int, str | ApportionError] = {}
+        drafts: dict[int, Draft] = {}
+        for at, request in enumerate(requests):
+            try:
+                drafts[at] = self._draft(caller, request, pools)
+            except ApportionError as error:
+                outcomes[at] = error
+        # Two requests of one batch with the same key are one ask.
+        once = {draft.id: draft for draft in reversed(drafts.values())}
+        decided = await self._place_once(caller, list(once.values())[::-1], pools)
+        known = [draft for draft in drafts.values() if decided[draft.id] is None]
+        clashes = await self._same_or_conflict(known)
+        for at, draft in drafts.items():
+            decision = decided[draft.id]
+            if isinstance(decision, Refused):
+                outcomes[at] = decision.error
+            elif draft.request_hash != once[draft.id].request_hash:
+                outcomes[at] = _key_conflict(draft)
+            else:
+                outcomes[at] = clashes.get(draft.id, draft.id)
+        return [outcomes[at] for at in range(len(requests))]
+
+    async def get(self, caller: Caller, reservation_id: str) -> ReservationView:
+        """Return one of the caller's reservations; NotFoundError for any other."""
+        async with self._runtime.db.connection() as connection:
+            row = await _find(connection, caller, reservation_id, "find")
+            return (await _views(connection, [row]))[0]
+
+    async def get_many(
+        self, caller: Caller, reservation_ids: Sequence[str]
+    ) -> dict[str, ReservationView]:
+        """Return those of some reservations that the caller has, by id."""
+        async with self._runtime.db.connection() as connection:
+            cursor = await connection.execute(
+                rows.QUERIES["find_many"],
+                {"tenant_id": caller.tenant_id, "ids": list(reservation_ids)},
+            )
+            return {view.id: view for view in await _views(connection, await cursor.fetchall())}
+
+    async def list(
+        self,
+        caller: Caller,
+        *,
+        before: tuple[datetime, str] | None = None,
+        limit: int = 100,
+        pool_id: str | None = None,
+        states: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> list[ReservationView]:
+        """Return the caller's reservations, newest first, those before a position."""
+        parameters = {
+            "tenant_id": caller.tenant_id,
+            "before": None if before is None else before[0],
+            "before_id": None if before is None else before[1],
+            "limit": limit,
+            "pool_id": pool_id,
+            "states": None if states is None else list(states),
+            "name": name,
+        }
+        async with self._runtime.db.connection() as connection:
+            cursor = await connection.execute(rows.QUERIES["list"], parameters)
+            return await _views(connection, await cursor.fetchall())
+
+    async def release(self, caller: Caller, reservation_id: str) -> ReservationView:
+        """End a reservation now: what has begun is billed till now, what has not is cancelled.
+
+        Releasing one that has ended changes nothing.
+        """
+        ended: list[str] = []
+
+        async def work(connection: Connection) -> ReservationView:
+            ended.clear()
+            row = await _find(connection, caller, reservation_id, "lock")
+            now = self._runtime.now()
+            if row["state"] in ("pending", *LIVE):
+                await self._end(connection, caller, row, now)
+                ended.append(reservation_id)
+            row = await _find(connection, caller, reservation_id, "find")
+            return (await _views(connection, [row]))[0]
+
+        view = await retrying(self._runtime.db, work)
+        if ended:
+            await self.lifecycle.retry_pending()
+        return view
+
+    async def _end(
+        self, connection: Connection, caller: Caller, row: Mapping[str, Any], now: datetime
+    ) -> None:
+        begun = row["state"] in LIVE and row["starts_at"] < now
+        code = "released" if begun else "cancelled"
+        await bookings.finish(connection, [row["id"]], now)
+        reason = {"code": code, "message": f"{code} by {caller.actor}"}
+        await connection.execute(
+            rows.QUERIES["end"], {"id": row["id"], "reason": Jsonb(reason), "now": now}
+        )
+        if row["state"] in LIVE:
+            await give_back(connection, [row])
+        event = Event(
+            "reservation.ended",
+            row["tenant_id"],
+            row["id"],
+            {"pool_id": row["pool_id"], "reason": reason, "charges": row["charges"]},
+        )
+        await append(connection, caller, now, [event])
+
+    async def _place_once(
+        self, caller: Caller, drafts: Sequence[Draft], pools: Mapping[str, PoolRecord]
+    ) -> dict[str, Decision | None]:
+        """Place; what the quota refuses is tried once more after ending what is over by the clock."""
+        decided = await self.placer.place(caller, drafts, pools)
+        refused = [
+            draft
+            for draft in drafts
+            if isinstance(decision := decided[draft.id], Refused)
+            and isinstance(decision.error, QuotaExceededError)
+        ]
+        if refused and await self.lifecycle.end_due():
+            decided.update(await self.placer.place(caller, refused, pools))
+        return decided
+
+    def _draft(
+        self, caller: Caller, request: ReservationCreate, pools: Mapping[str, PoolRecord]
+    ) -> Draft:
+        named = candidates(request)
+        for pool_id in named:
+            if pool_id not in pools:
+                raise NotFoundError("no such pool", field="pool_id", given=pool_id)
+        records = [pools[pool_id] for pool_id in named]
+        now = self._runtime.now()
+        ask = admit(request, records)
+        start, end, duration = read_window(request, now)
+        key = request.idempotency_key
+        own_id = (
+            self._runtime.new_id("res")
+            if key is None
+            else derive_id("res", caller.tenant_id, caller.actor, key)
+        )
+        return Draft(
+            id=own_id,
+            tenant_id=caller.tenant_id,
+            caller=caller.actor,
+            name=request.name,
+            candidates=tuple(named),
+            ask=ask,
+            devices=[
+                _stored(device, parsed)
+                for device, parsed in zip(request.devices, ask.devices, strict=True)
+            ],
+            asked_start=start,
+            asked_end=end,
+            duration=duration,
+            pending_until=now + max(pool.policy.max_pending for pool in records),
+            request_hash=request_hash(request),
+            created_at=now,
+        )
+
+    async def _same_or_conflict(self, drafts: Sequence[Draft]) -> dict[str, ApportionError]:
+        """Tell which idempotency keys were used before for another ask."""
+        async with self._runtime.db.connection() as connection:
+            hashes = await rows.hashes(connection, [draft.id for draft in drafts])
+        return {
+            draft.id: _key_conflict(draft)
+            for draft in drafts
+            if hashes.get(draft.id) != draft.request_hash
+        }
+
+
+def _key_conflict(draft: Draft) -> ConflictError:
+    return ConflictError(
+        "this key was used for another ask",
+        field="idempotency_key",
+        details={"reservation_id": draft.id},
+    )
+
+
+def _stored(device: DeviceRequest, ask: DeviceAsk) -> dict[str, Any]:
+    """Write a device request as it is kept: amounts as given, selector values as they were read."""
+    expressions = [
+        {"key": each.key, "op": each.op, "values": list(each.values)}
+        for each in ask.selector.expressions
+    ]
+    return {
+        "class": ask.cls,
+        "count": ask.count,
+        "units": ask.units,
+        **({"sharing": device.sharing} if device.sharing else {}),
+        **({"selector": {"matchExpressions": expressions}} if expressions else {}),
+    }
+
+
+def _named(request: ReservationCreate) -> list[str]:
+    if request.pool_id is not None:
+        return [request.pool_id]
+    return request.pool_ids or []
+
+
+async def _find(
+    connection: Connection, caller: Caller, reservation_id: str, query: str
+) -> dict[str, Any]:
+    cursor = await connection.execute(
+        rows.QUERIES[query], {"tenant_id": caller.tenant_id, "id": reservation_id}
+    )
+    row = await cursor.fetchone()
+    if row is None:
+        raise NotFoundError("no such reservation", field="reservation_id", given=reservation_id)
+    return row
+
+
+async def _views(
+    connection: Connection, found: Sequence[Mapping[str, Any]]
+) -> list[ReservationView]:
+    booked = await bookings.of_reservations(connection, [row["id"] for row in found])
+    return [_view(row, booked[row["id"]]) for row in found]
+
+
+def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationView:
+    return ReservationView(
+        id=row["id"],
+        name=row["name"],
+        tenant_id=row["tenant_id"],
+        pool_id=row["pool_id"],
+        candidates=row["candidates"],
+        state=row["state"],
+        reason=row["reason"],
+        devices=row["devices"],
+        resources=HostOut.model_validate(
+            {
+                "vcpu": exact_text(Fraction(row["vcpu_milli"], 1000)),
+                "memoryGiB": exact_text(Fraction(row["memory_mib"], 1024), 10),
+            }
+        ),
+        start=row["starts_at"] or row["asked_start"],
+        end=row["ends_at"] or row["asked_end"],
+        pending_until=row["pending_until"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        bookings=[
+            BookingOut.model_validate(
+                {
+                    "gpu_id": each.gpu_id,
+                    "node": each.node,
+                    "device": each.device,
+                    "class": each.cls,
+                    "units": each.units,
+                    "atom": each.atom,
+                    "share": each.share,
+                    "start": each.start,
+                    "end": each.end,
+                }
+            )
+            for each in booked
+        ],
+    )
