@@ -10,7 +10,7 @@ from apportion.placement import Ask, DeviceAsk, Expression, Selector
 from apportion.pools.service import QuotaKey, charge, find_records
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
-from apportion.reservations.fleet import Fleet
+from apportion.reservations.fleet import Fleet, micros
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Placed
 from apportion.store.connections import Connection, retrying
@@ -30,7 +30,7 @@ class Lifecycle:
         self._runtime = runtime
         self._fleet = fleet
         self._placer = placer
-        self._tried: dict[str, object] = {}
+        self._tried: dict[str, tuple[int, int]] = {}
 
     async def advance(self) -> int:
         """Bring every reservation to where the clock says; returns how many changed.
@@ -56,22 +56,36 @@ class Lifecycle:
 
     async def retry_pending(self) -> int:
         """Try what waits again, oldest first, where something was given back; returns the placed."""
+        stale = await self._stale()
         placed = 0
         after: tuple[datetime, str] = (_DAWN, "")
-        while True:
-            found = await self._pending(after)
-            if not found:
-                break
+        while found := await self._pending(after):
             after = (found[-1]["created_at"], found[-1]["id"])
-            placed += await self._try([draft_of(row) for row in found])
-        for pool_id, index in self._fleet.indexes.items():
-            self._tried[pool_id] = (id(index), index.freed)
+            placed += await self._try([draft_of(row) for row in found], stale)
         return placed
 
-    async def _try(self, drafts: Sequence[Draft]) -> int:
+    async def _stale(self) -> set[str]:
+        """Return the known pools in which nothing was given back since they were last tried.
+
+        The pictures are brought up to now first: what others gave back, or the clock, is news too.
+        """
+        now = self._runtime.now()
+        async with self._runtime.db.connection() as connection:
+            await self._fleet.sync(connection, list(self._fleet.indexes), now)
+        stale: set[str] = set()
+        for pool_id, index in self._fleet.indexes.items():
+            index.advance(micros(now))
+            standing = (id(index), index.freed)
+            if self._tried.get(pool_id) == standing:
+                stale.add(pool_id)
+            self._tried[pool_id] = standing
+        return stale
+
+    async def _try(self, drafts: Sequence[Draft], stale: set[str]) -> int:
         by_tenant: dict[str, list[Draft]] = {}
         for draft in drafts:
-            if any(self._is_news(pool_id) for pool_id in draft.candidates):
+            # A quota that was raised leaves no trace in the pictures, so what waits for one is tried.
+            if draft.reason["code"] == "quota_exceeded" or not stale.issuperset(draft.candidates):
                 by_tenant.setdefault(draft.tenant_id, []).append(draft)
         placed = 0
         for tenant_id, asking in by_tenant.items():
@@ -82,10 +96,6 @@ class Lifecycle:
             decisions = await self._placer.place(caller, asking, pools)
             placed += sum(isinstance(each, Placed) for each in decisions.values())
         return placed
-
-    def _is_news(self, pool_id: str) -> bool:
-        index = self._fleet.indexes.get(pool_id)
-        return index is None or self._tried.get(pool_id) != (id(index), index.freed)
 
     async def _pending(self, after: tuple[datetime, str]) -> list[dict[str, Any]]:
         async with self._runtime.db.connection() as connection:

@@ -1,0 +1,104 @@
+"""The control plane's parts put together: database, runtime, services, and what runs by the clock."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from apportion.errors import ApportionError, UnavailableError
+from apportion.nodes.service import sync_placements
+from apportion.reservations.service import Reservations
+from apportion.store import embedded
+from apportion.store.connections import open_pool, transaction
+from apportion.store.migrations import migrate
+from apportion.store.runtime import Runtime
+from apportion.tenants.service import ROOT, ensure_root, is_valid, issue_token
+
+TICK_SECONDS: Final = 1.0
+"""How often the clock's work is looked for; what is due is due by its own time, not by the tick's."""
+TOKEN_FILE: Final = "root.token"  # noqa: S105 - the name of a file
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A running control plane without its doors."""
+
+    runtime: Runtime
+    reservations: Reservations
+    token_file: Path
+
+
+@asynccontextmanager
+async def running(
+    state: Path, *, database_url: str | None = None, pool_size: int = 10
+) -> AsyncGenerator[System]:
+    """Start the database (our own, unless a URL is given), migrate it and keep the clock's work going.
+
+    Raises UnavailableError when the database cannot be started or reached.
+    """
+    _make_private(state)
+    async with AsyncExitStack() as stack:
+        if database_url is None:
+            server = await asyncio.to_thread(embedded.start, state / "postgres")
+            stack.callback(server.stop)
+            database_url = server.dsn
+        await migrate(database_url)
+        runtime = Runtime(await stack.enter_async_context(open_pool(database_url, size=pool_size)))
+        await _bootstrap(runtime, state / TOKEN_FILE)
+        reservations = Reservations(runtime)
+        ticker = asyncio.create_task(_tick(reservations))
+        stack.push_async_callback(_cancel, ticker)
+        yield System(runtime, reservations, state / TOKEN_FILE)
+
+
+async def _bootstrap(runtime: Runtime, token_file: Path) -> None:
+    async with transaction(runtime.db) as connection:
+        await ensure_root(runtime, connection)
+        await sync_placements(connection)
+        kept = token_file.read_text("utf-8").strip() if token_file.exists() else ""
+        if kept and await is_valid(runtime, connection, kept):
+            return
+        token = await issue_token(runtime, connection, tenant_id=ROOT, name="bootstrap")
+        _write_secret(token_file, token)
+
+
+async def _tick(reservations: Reservations) -> None:
+    while True:
+        try:
+            await reservations.lifecycle.advance()
+        except ApportionError as error:
+            # The next tick makes up for it; a loop that died would let windows pass unnoticed.
+            _log.warning("lifecycle step failed", code=error.code, reason=str(error))
+        await asyncio.sleep(TICK_SECONDS)
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _make_private(state: Path) -> None:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot make the state directory: {error.strerror}", field="state", given=str(state)
+        ) from error
+
+
+def _write_secret(path: Path, secret: str) -> None:
+    """Write a file that only its owner can ever read, whole or not at all."""
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(secret + "\n")
+    fresh.replace(path)
