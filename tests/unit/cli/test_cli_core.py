@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,9 +163,14 @@ def test_a_terminal_without_unicode_gets_ascii():
 
 def test_a_reader_that_leaves_early_is_no_error():
     asks = [word for number in range(2000) for word in ("--ask", f"a{number}:0.001")]
-    arguments = ["pack", *asks, "--gpus", "60", "--timeslice", "-o", "json"]  # over a pipe's 64 KiB
-    command = [sys.executable, "-m", "apportion", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # More than a pipe holds; without its buffer Python does not notice a reader that left midway.
+    arguments = ["pack", *asks, "--gpus", "60", "--timeslice", "-o", "json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "apportion", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.read(10)
