@@ -230,3 +230,13 @@ WHERE tenant_id = %(tenant_id)s
     AND lower(planned) < %(end)s
 GROUP BY pool_id, class, share_num, share_den
 ORDER BY pool_id, class, share_num, share_den;
+
+-- name: allocated
+SELECT pool_id, share_num, share_den, count(*)::int AS count
+FROM bookings
+WHERE tenant_id = %(tenant_id)s
+    AND voided_at IS NULL
+    AND reservation_id IS NOT NULL
+    AND upper(planned) > %(now)s
+    AND lower(planned) <= %(now)s
+GROUP BY pool_id, share_num, share_den;

@@ -55,7 +55,7 @@ register(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBooking:
-    """One piece of a reservation: ``units`` is a mask, [start, end) the window, ``share`` of a GPU."""
+    """One piece: ``units`` is a mask, [start, end) the window, ``share`` what of a GPU it is."""
 
     tenant_id: str
     pool_id: str
@@ -205,9 +205,9 @@ async def finish(connection: Connection, reservation_ids: Sequence[str], now: da
 async def redeal(connection: Connection, moves: Sequence[Move], now: datetime) -> bool:
     """Give bookings that have not begun other units of their GPU.
 
-    Returns False, with nothing to keep, when one of them has begun or changed meanwhile. Two bookings
-    may swap units, which no single statement can do under an immediate constraint: all are voided
-    first and put back then.
+    Returns False, with nothing to keep, when one of them has begun or changed meanwhile. Two
+    bookings may swap units, which no single statement can do under an immediate constraint: all
+    are voided first and put back then.
     """
     if not moves:
         return True
@@ -280,6 +280,16 @@ async def of_reservations(
         view = BookingView(**row, share=share)
         found[view.reservation_id].append(view)
     return found
+
+
+async def allocated(connection: Connection, tenant_id: str, now: datetime) -> dict[str, Fraction]:
+    """Return how many GPUs of each pool a tenant has booked at this instant, exactly."""
+    cursor = await connection.execute(_QUERIES["allocated"], {"tenant_id": tenant_id, "now": now})
+    totals: dict[str, Fraction] = {}
+    for row in await cursor.fetchall():
+        share = row["count"] * Fraction(row["share_num"], row["share_den"])
+        totals[row["pool_id"]] = totals.get(row["pool_id"], Fraction(0)) + share
+    return totals
 
 
 async def usage(

@@ -1,7 +1,7 @@
 """Importing the fleet and placing its tasks, through the same services that the API uses.
 
-Every step is a retry of itself: keys make the second run find what the first one made, so a run that
-was cut short is taken up where it stopped.
+Every step is a retry of itself: keys make the second run find what the first one made, so a run
+that was cut short is taken up where it stopped.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,9 @@
 """The trace's nodes as inventories, its tasks as reservations.
 
 The trace says of each task how many GPUs it wants and how many thousandths of each (always whole
-hundredths), and its CPU and memory; so each GPU model is a pool of free shares, and a whole GPU is 100
-of them. A task names no model: every pool is a candidate, and its reservation names the one it got.
+hundredths), and its CPU and memory; so each GPU model is a pool of free shares, and a whole GPU
+is 100 of them. A task names no model: every pool is a candidate, and its reservation names the
+one it got.
 """
 
 import csv

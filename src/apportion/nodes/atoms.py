@@ -1,9 +1,9 @@
 """From what a node reports to what can be booked: pure.
 
-A GPU in MIG mode is an unbookable parent and one ``gpu.mig`` atom per instance, whatever the pool's
-mode; in a time-sliced or MPS pool a GPU that is not in MIG mode is an unbookable parent and its slots,
-or one atom of free shares; any other GPU is itself the atom. A GPU whose MIG mode is changing has
-nothing to book until it has changed.
+A GPU in MIG mode is an unbookable parent and one ``gpu.mig`` atom per instance, whatever the
+pool's mode; in a time-sliced or MPS pool a GPU that is not in MIG mode is an unbookable parent
+and its slots, or one atom of free shares; any other GPU is itself the atom. A GPU whose MIG mode
+is changing has nothing to book until it has changed.
 """
 
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ Attributes = dict[str, str | int]
 class AtomSpec:
     """One atom as it should be: its durable key, class, units, billing share and attributes.
 
-    ``reason`` says why it cannot be booked, None when it can. ``profile`` and ``start`` name its legal
-    placement where the board's geometry is known.
+    ``reason`` says why it cannot be booked, None when it can. ``profile`` and ``start`` name its
+    legal placement where the board's geometry is known.
     """
 
     key: str
@@ -251,7 +251,7 @@ def _leaves_some_unused(profile: str) -> bool:
     gpu_instance = _gpu_instance(profile)
     if gpu_instance == profile:
         return False
-    return profile.split("c.")[0] != gpu_instance.split("g.")[0]
+    return profile.partition("c.")[0] != gpu_instance.partition("g.")[0]
 
 
 def _profile_text(profile: str) -> str:

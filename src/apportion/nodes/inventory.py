@@ -36,8 +36,8 @@ async def import_inventories(
 ) -> list[str]:
     """Take in the reports of some nodes of one pool, all or none; returns their node ids in order.
 
-    A node that is new joins the pool. Raises InvalidInputError for a GPU of another model or a report
-    that contradicts itself, ConflictError for a GPU that another node has.
+    A node that is new joins the pool. Raises InvalidInputError for a GPU of another model or a
+    report that contradicts itself, ConflictError for a GPU that another node has.
     """
     now = runtime.now()
     async with transaction(runtime.db) as connection:

@@ -194,6 +194,15 @@ WHERE atoms.tenant_id = %(tenant_id)s
 ORDER BY atoms.key
 LIMIT %(limit)s;
 
+-- name: count_fleet
+SELECT
+    nodes.pool_id, count(DISTINCT nodes.id)::int AS nodes,
+    count(gpus.id) FILTER (WHERE present)::int AS gpus
+FROM nodes
+LEFT JOIN gpus ON gpus.node_id = nodes.id
+WHERE nodes.tenant_id = %(tenant_id)s
+GROUP BY nodes.pool_id;
+
 -- name: fleet_revisions
 SELECT id, fleet_revision FROM pools WHERE id = ANY (%(ids)s);
 

@@ -21,8 +21,8 @@ AtomClass = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share"]
 class MigInstance(Schema):
     """A MIG device as the driver lists it: a GPU instance and the compute instance that fills it.
 
-    ``start`` is the first memory slice of its placement. ``profile`` is the driver's name for it; one
-    such as ``1c.3g.40gb`` is a compute instance that leaves part of its GPU instance unused.
+    ``start`` is the first memory slice of its placement. ``profile`` is the driver's name for it;
+    one such as ``1c.3g.40gb`` is a compute instance that leaves part of its GPU instance unused.
     """
 
     gi_id: Count
@@ -39,7 +39,7 @@ class MigState(Schema):
 
     current: Flag = False
     pending: Flag = False
-    instances: Annotated[list[MigInstance], Field(max_length=64)] = []
+    instances: list[MigInstance] = Field(max_length=64, default_factory=list[MigInstance])
 
 
 class NvLink(Schema):
@@ -60,7 +60,7 @@ class GpuReport(Schema):
     pci_device_id: Text | None = None
     numa_node: Count | None = None
     mig: MigState = MigState()
-    nvlink: list[NvLink] = []
+    nvlink: list[NvLink] = Field(default_factory=list[NvLink])
     failed: Text | None = None
 
 
@@ -89,7 +89,7 @@ class Inventory(Schema):
     controller: Literal["platform", "tenant"] = "platform"
     owner_tenant_id: Text | None = None
     host: HostReport
-    gpus: Annotated[list[GpuReport], Field(max_length=64)] = []
+    gpus: list[GpuReport] = Field(max_length=64, default_factory=list[GpuReport])
 
 
 class ResourceView(BaseModel):

@@ -19,6 +19,7 @@ from apportion.tenants.service import Caller
 
 __all__ = [
     "TARGETS",
+    "count_fleet",
     "fleet_revisions",
     "import_inventories",
     "list_atoms",
@@ -148,6 +149,12 @@ async def list_atoms(
     async with runtime.db.connection() as connection:
         cursor = await connection.execute(_QUERIES["list_atoms"], parameters)
         return [_atom_view(row) for row in await cursor.fetchall()]
+
+
+async def count_fleet(connection: Connection, caller: Caller) -> dict[str, tuple[int, int]]:
+    """Return how many nodes and present GPUs each of the caller's pools has."""
+    cursor = await connection.execute(_QUERIES["count_fleet"], {"tenant_id": caller.tenant_id})
+    return {row["pool_id"]: (row["nodes"], row["gpus"]) for row in await cursor.fetchall()}
 
 
 async def fleet_revisions(connection: Connection, pool_ids: Sequence[str]) -> dict[str, int]:

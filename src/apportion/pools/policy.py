@@ -30,10 +30,10 @@ HUGEPAGE_SIZES_MIB: Final = {"2Mi": 2, "1Gi": 1024}
 class PoolPolicy:
     """The policy of one pool, read.
 
-    ``max_pending`` is how long what cannot be placed may wait. ``replicas`` or ``shares`` is the split
-    of time-sliced and MPS pools. ``ratios`` are overcommit ratios by resource, clamped to 0.1..100;
-    ``reserve_vcpu_milli`` and ``reserve_memory_mib`` are kept for the host itself; ``hugepages`` are
-    configured pages by size.
+    ``max_pending`` is how long what cannot be placed may wait. ``replicas`` or ``shares`` is the
+    split of time-sliced and MPS pools. ``ratios`` are overcommit ratios by resource, clamped to
+    0.1..100; ``reserve_vcpu_milli`` and ``reserve_memory_mib`` are kept for the host itself;
+    ``hugepages`` are configured pages by size.
     """
 
     max_pending: timedelta = PENDING_DEFAULT

@@ -76,8 +76,8 @@ class Quota:
 async def create_pool(runtime: Runtime, caller: Caller, request: PoolCreate) -> PoolView:
     """Create a pool with its owner's quota, or return the one that the same key created.
 
-    Raises InvalidInputError for what can never be, NotFoundError for a site that the tenant does not
-    own, ConflictError for a taken name or a key that was used for another pool.
+    Raises InvalidInputError for what can never be, NotFoundError for a site that the tenant does
+    not own, ConflictError for a taken name or a key that was used for another pool.
     """
     policy = read_policy(request.policy, request.sharing)
     _check_provider(request)

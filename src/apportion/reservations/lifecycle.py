@@ -24,7 +24,7 @@ _DAWN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Lifecycle:
-    """Level-triggered steps: each looks at what is due now, so a missed one is made up by the next."""
+    """Level-triggered steps: each does what is due now, so the next makes up for a missed one."""
 
     def __init__(self, runtime: Runtime, fleet: Fleet, placer: Placer) -> None:
         self._runtime = runtime
@@ -55,7 +55,7 @@ class Lifecycle:
                 return total
 
     async def retry_pending(self) -> int:
-        """Try what waits again, oldest first, where something was given back; returns the placed."""
+        """Try what waits again, oldest first, where room was given back; count the placed."""
         stale = await self._stale()
         placed = 0
         after: tuple[datetime, str] = (_DAWN, "")
@@ -84,7 +84,8 @@ class Lifecycle:
     async def _try(self, drafts: Sequence[Draft], stale: set[str]) -> int:
         by_tenant: dict[str, list[Draft]] = {}
         for draft in drafts:
-            # A quota that was raised leaves no trace in the pictures, so what waits for one is tried.
+            # A quota that was raised leaves no trace in the pictures, so what waits for one is
+            # tried.
             if draft.reason["code"] == "quota_exceeded" or not stale.issuperset(draft.candidates):
                 by_tenant.setdefault(draft.tenant_id, []).append(draft)
         placed = 0

@@ -75,7 +75,9 @@ class Placer:
             # A database retry starts over: what the last run held in the pictures is not there.
             _undo(planners, held)
             try:
-                return await self._once(connection, caller, drafts, pools, planners, held)
+                return await self._once(
+                    connection, caller, drafts, pools, planners=planners, held=held
+                )
             except (ExclusionViolation, UniqueViolation) as clash:
                 # Re-dealt units were taken, or one idempotency key came in twice at once.
                 raise _StaleError from clash
@@ -95,6 +97,7 @@ class Placer:
         caller: Caller,
         drafts: Sequence[Draft],
         pools: Mapping[str, PoolRecord],
+        *,
         planners: list[Planner],
         held: list[Placed],
     ) -> _Round:

@@ -1,4 +1,4 @@
-"""Deciding in memory what each draft of a batch gets; held in the pictures at once, undone if lost."""
+"""Deciding in memory what each draft of a batch gets: held at once, undone if it is lost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Planner:
         self._now = now
 
     def decide(self, draft: Draft) -> Decision:
-        """Choose the tightest fit among the candidate pools, hold it and charge it, or say why not."""
+        """Choose and hold the tightest fit among the candidate pools, or say why not."""
         start, end = draft.window(self._now)
         best: tuple[int, PoolRecord, Offer] | None = None
         verdicts: dict[str, Verdict] = {}

@@ -74,6 +74,14 @@ WHERE tenant_id = %(tenant_id)s
 ORDER BY created_at DESC, id DESC
 LIMIT %(limit)s;
 
+-- name: standing
+SELECT
+    state, pool_id, CASE WHEN state = 'pending' THEN reason ->> 'code' END AS code,
+    count(*)::int AS count
+FROM reservations
+WHERE tenant_id = %(tenant_id)s AND state IN ('pending', 'placed', 'active', 'ending')
+GROUP BY 1, 2, 3;
+
 -- name: pending
 SELECT *
 FROM reservations

@@ -37,22 +37,22 @@ class MatchExpression(Schema):
 
     key: Annotated[str, Field(min_length=1, max_length=100)]
     op: Annotated[str, Field(description="In, NotIn, Exists, DoesNotExist, Gt or Lt")]
-    values: Annotated[list[str | int], Field(max_length=100)] = []
+    values: list[str | int] = Field(max_length=100, default_factory=list[str | int])
 
 
 class SelectorSpec(Schema):
     """Conditions that all have to hold."""
 
     match_expressions: Annotated[list[MatchExpression], Field(max_length=20)] = Field(
-        alias="matchExpressions", default=[]
+        alias="matchExpressions", default_factory=list[MatchExpression]
     )
 
 
 class DeviceRequest(Schema):
     """``count`` pieces of a class, each of ``units`` units of one GPU.
 
-    ``units`` counts slots (``gpu.slot``) or hundredths (``gpu.share``). Two slots of one GPU are one
-    piece of two units; two slots wherever they are free are two pieces of one.
+    ``units`` counts slots (``gpu.slot``) or hundredths (``gpu.share``). Two slots of one GPU are
+    one piece of two units; two slots wherever they are free are two pieces of one.
     """
 
     class_: AtomClass = Field(alias="class")
@@ -78,7 +78,9 @@ class ReservationCreate(Schema):
     name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     pool_id: str | None = None
     pool_ids: Annotated[list[str], Field(max_length=POOLS_MAX)] | None = None
-    devices: Annotated[list[DeviceRequest], Field(max_length=DEVICES_MAX)] = []
+    devices: list[DeviceRequest] = Field(
+        max_length=DEVICES_MAX, default_factory=list[DeviceRequest]
+    )
     resources: HostResources = HostResources()
     duration: str | None = None
     start: Timestamp | None = None

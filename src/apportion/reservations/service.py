@@ -1,6 +1,7 @@
 """Reservations: create, look at, release."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from typing import Any
@@ -34,6 +35,14 @@ from apportion.store.runtime import Runtime
 from apportion.tenants.service import Caller
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Live reservations by pool, and pending ones by the code of their reason."""
+
+    live: Mapping[str, int]
+    waiting: Mapping[str, int]
+
+
 class Reservations:
     """The service on one runtime; it keeps the pictures of pools that placement works on."""
 
@@ -47,8 +56,8 @@ class Reservations:
         """Place the ask, or let it wait with the reason.
 
         A retry with the same idempotency key returns the first answer's reservation. Raises
-        InvalidInputError, NotFoundError (a pool), QuotaExceededError, ConflictError (the key was used
-        for another ask, or others kept winning).
+        InvalidInputError, NotFoundError (a pool), QuotaExceededError, ConflictError (the key was
+        used for another ask, or others kept winning).
         """
         [outcome] = await self.create_many(caller, [request])
         if isinstance(outcome, ApportionError):
@@ -125,6 +134,22 @@ class Reservations:
             cursor = await connection.execute(rows.QUERIES["list"], parameters)
             return await _views(connection, await cursor.fetchall())
 
+    async def standing(self, caller: Caller) -> Standing:
+        """Return how many of the caller's reservations live where, and why how many wait."""
+        async with self._runtime.db.connection() as connection:
+            cursor = await connection.execute(
+                rows.QUERIES["standing"], {"tenant_id": caller.tenant_id}
+            )
+            found = await cursor.fetchall()
+        live: dict[str, int] = {}
+        waiting: dict[str, int] = {}
+        for row in found:
+            if row["state"] == "pending":
+                waiting[row["code"]] = waiting.get(row["code"], 0) + row["count"]
+            else:
+                live[row["pool_id"]] = live.get(row["pool_id"], 0) + row["count"]
+        return Standing(live, waiting)
+
     async def release(self, caller: Caller, reservation_id: str) -> ReservationView:
         """End a reservation now: what has begun is billed till now, what has not is cancelled.
 
@@ -170,7 +195,7 @@ class Reservations:
     async def _place_once(
         self, caller: Caller, drafts: Sequence[Draft], pools: Mapping[str, PoolRecord]
     ) -> dict[str, Decision | None]:
-        """Place; what the quota refuses is tried once more after ending what is over by the clock."""
+        """Place; what the quota refuses is tried once more after what is over has been ended."""
         decided = await self.placer.place(caller, drafts, pools)
         refused = [
             draft

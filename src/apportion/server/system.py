@@ -1,4 +1,4 @@
-"""The control plane's parts put together: database, runtime, services, and what runs by the clock."""
+"""The control plane put together: database, runtime, services, and what the clock does."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from apportion.store.runtime import Runtime
 from apportion.tenants.service import ROOT, ensure_root, is_valid, issue_token
 
 TICK_SECONDS: Final = 1.0
-"""How often the clock's work is looked for; what is due is due by its own time, not by the tick's."""
+"""How often due work is looked for; it is due by its own time, not by the tick's."""
 TOKEN_FILE: Final = "root.token"  # noqa: S105 - the name of a file
 
 _log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class System:
 async def running(
     state: Path, *, database_url: str | None = None, pool_size: int = 10
 ) -> AsyncGenerator[System]:
-    """Start the database (our own, unless a URL is given), migrate it and keep the clock's work going.
+    """Start the database (our own, unless a URL is given), migrate it, and do the clock's work.
 
     Raises UnavailableError when the database cannot be started or reached.
     """
@@ -62,8 +62,8 @@ async def _bootstrap(runtime: Runtime, token_file: Path) -> None:
     async with transaction(runtime.db) as connection:
         await ensure_root(runtime, connection)
         await sync_placements(connection)
-        kept = token_file.read_text("utf-8").strip() if token_file.exists() else ""
-        if kept and await is_valid(runtime, connection, kept):
+        kept = _read_secret(token_file)
+        if kept is not None and await is_valid(runtime, connection, kept):
             return
         token = await issue_token(runtime, connection, tenant_id=ROOT, name="bootstrap")
         _write_secret(token_file, token)
@@ -92,6 +92,13 @@ def _make_private(state: Path) -> None:
         raise UnavailableError(
             f"cannot make the state directory: {error.strerror}", field="state", given=str(state)
         ) from error
+
+
+def _read_secret(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8").strip()
+    except FileNotFoundError:
+        return None
 
 
 def _write_secret(path: Path, secret: str) -> None:

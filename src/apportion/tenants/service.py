@@ -1,7 +1,7 @@
 """Tenants and tokens: bootstrap of the root tenant, and telling a caller from its token.
 
-A token is ``apt_`` and 256 random bits in base64url. Only its SHA-256 is kept; with that much entropy
-a slow hash would add nothing.
+A token is ``apt_`` and 256 random bits in base64url. Only its SHA-256 is kept; with that much
+entropy a slow hash would add nothing.
 """
 
 import base64

@@ -1,0 +1,175 @@
+"""``apportion up``: the server with its own database, and a real fleet in it."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apportion.cli.draw import Cell, can_draw_boxes, draw_gpu
+from apportion.cli.output import table, wants_colour
+from apportion.quantities.shares import decimal_text
+
+if TYPE_CHECKING:
+    from apportion.demo.job import Progress, Work
+    from apportion.demo.summary import Summary
+    from apportion.server.system import System
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``up``."""
+    parser.add_argument("--state", type=Path, metavar="DIR", help="where everything is kept")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on, 0 for any (default 7070)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
+    parser.add_argument("--no-demo", action="store_true", help="an empty server")
+    parser.add_argument("--once", action="store_true", help="do the main job, print it, and stop")
+    parser.epilog = (
+        "examples:\n"
+        "  apportion up                        a fleet to look at, kept for the next time\n"
+        "  apportion up --no-demo --port 8080  an empty server\n"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted; 0 when it stopped cleanly."""
+    from apportion.server.launch import up
+    from apportion.server.settings import load_settings
+
+    settings = load_settings(
+        {"state": args.state, "host": args.host, "port": args.port}, config=args.config
+    )
+
+    async def started(system: "System", url: str) -> None:
+        if not args.no_demo:
+            await _demo(system)
+        _say(_next_steps(url, system.token_file, demo=not args.no_demo))
+
+    asyncio.run(
+        up(
+            settings.state,
+            host=settings.host,
+            port=settings.port,
+            database_url=settings.database_url,
+            started=started,
+            once=args.once,
+        )
+    )
+    return 0
+
+
+async def _demo(system: "System") -> None:
+    from apportion.demo import job
+    from apportion.demo.summary import summarize
+    from apportion.tenants.service import ROOT, Caller
+
+    caller = Caller(ROOT, "demo")
+    work = await job.run(system.runtime, system.reservations, caller, _Bar().show)
+    _say(_report(await summarize(system.runtime, system.reservations, caller), work))
+
+
+class _Bar:
+    """One line of progress that rewrites itself on a terminal, and is a line a stage elsewhere."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+
+    def show(self, progress: "Progress") -> None:
+        text = f"{progress.stage}: {progress.done:,} of {progress.total:,}"
+        finished = progress.done == progress.total
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if finished else ""))
+        elif progress.stage != self._stage or finished:
+            sys.stderr.write(text + "\n")
+        self._stage = progress.stage
+        sys.stderr.flush()
+
+
+def _report(summary: "Summary", work: "Work") -> str:
+    lines = [_pools(summary), "", _tasks(summary, work), ""]
+    if summary.waiting:
+        lines += ["Not placed, waiting for room:", _waiting(summary.waiting), ""]
+    colour, boxes = wants_colour(), can_draw_boxes()
+    for picture in summary.pictures:
+        cells = [Cell(label, mask) for label, mask in picture.cells]
+        lines.append(picture.title)
+        lines += draw_gpu(picture.units, cells, colour=colour, boxes=boxes)
+    return "\n".join(lines)
+
+
+def _pools(summary: "Summary") -> str:
+    rows: list[Sequence[object]] = [
+        (
+            pool.name,
+            pool.gpu_model,
+            pool.sharing,
+            pool.nodes,
+            pool.gpus,
+            decimal_text(pool.allocated, 2),
+            _percent(pool.allocated, pool.gpus),
+            pool.live,
+        )
+        for pool in summary.pools
+    ]
+    gpus = sum(pool.gpus for pool in summary.pools)
+    allocated = sum((pool.allocated for pool in summary.pools), Fraction(0))
+    nodes = sum(pool.nodes for pool in summary.pools)
+    live = sum(pool.live for pool in summary.pools)
+    total = (
+        "all",
+        "",
+        "",
+        nodes,
+        gpus,
+        decimal_text(allocated, 2),
+        _percent(allocated, gpus),
+        live,
+    )
+    headers = ("pool", "model", "sharing", "nodes", "GPUs", "allocated", "%", "reservations")
+    return table(headers, [*rows, total])
+
+
+def _percent(part: Fraction, whole: int) -> str:
+    return decimal_text(100 * part / whole, 1) if whole else "-"
+
+
+def _tasks(summary: "Summary", work: "Work") -> str:
+    if not work.decided:
+        return "Kept from an earlier run; nothing was placed anew."
+    waiting = sum(summary.waiting.values())
+    rate = round(work.decided / work.seconds)
+    return (
+        f"{work.decided:,} tasks of a public production trace decided in {work.seconds:.1f} s"
+        f" ({rate:,} a second, every one durable); {waiting:,} found no room."
+    )
+
+
+def _waiting(waiting: Mapping[str, int]) -> str:
+    rows = sorted(waiting.items(), key=lambda item: -item[1])
+    return table(("reason", "reservations"), rows)
+
+
+def _next_steps(url: str, token_file: Path, *, demo: bool) -> str:
+    shown = os.path.relpath(token_file)
+    steps = [
+        "",
+        f"Apportion answers at {url} (Ctrl-C stops it). In another terminal:",
+        "",
+        f"  export APPORTION_URL={url} APPORTION_TOKEN_FILE={shown}",
+        "  apportion pool list",
+    ]
+    if demo:
+        steps += [
+            "  apportion reserve --pool h100-mig --mig 1g.10gb --for 2h",
+            "  apportion reservation list --state pending --limit 5",
+            "  apportion usage",
+        ]
+    return "\n".join(steps)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,1 @@
+"""The server: assembly of the rooms, and the doors to them."""

@@ -1,0 +1,84 @@
+"""`apportion up`: one process that serves the API, with its database as its child.
+
+Signals end it cleanly: no new requests, open ones finish, then the clock's work, then the database.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from apportion.errors import UnavailableError
+from apportion.server.app import create_app
+from apportion.server.system import System, running
+
+Started = Callable[[System, str], Coroutine[Any, Any, None]]
+"""Called when the server answers, with the system and its URL."""
+
+
+async def up(
+    state: Path, *, host: str, port: int, database_url: str | None, started: Started, once: bool
+) -> None:
+    """Serve until a signal comes, or with ``once`` until ``started`` is done.
+
+    Raises UnavailableError when the port is taken or the database cannot be had.
+    """
+    listener = _listen(host, port)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with running(state, database_url=database_url) as system, _serving(system, listener):
+            url = "http://{}:{}".format(*listener.getsockname()[:2])
+            work = asyncio.create_task(started(system, url))
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                if not once:
+                    await stopping
+            else:
+                work.cancel()
+            stopping.cancel()
+            await asyncio.gather(work, stopping, return_exceptions=True)
+    finally:
+        listener.close()
+
+
+@asynccontextmanager
+async def _serving(system: System, listener: socket.socket) -> AsyncGenerator[None]:
+    app = create_app(system.runtime, system.reservations)
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: `up` decides what ends when."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:
+        """Leave the process's signals alone."""
+        return nullcontext()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), backlog=512)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot listen there: {error.strerror}",
+            field="port",
+            given=port,
+            hint="Another server may be running; choose another --port",
+        ) from error
