@@ -14,7 +14,7 @@ from typing import Final
 from apportion.errors import InvalidInputError
 from apportion.geometry import Board, Placement, Profile, find_board, parse_profile
 from apportion.nodes.schemas import GpuReport, MigInstance
-from apportion.pools.policy import PoolPolicy
+from apportion.pools.policy import PoolPolicy, mps_units
 from apportion.quantities.units import WHOLE, span, to_multirange
 
 PARTITION_PENDING: Final = "partitionPending"
@@ -108,11 +108,6 @@ def derive(
         reason=reason,
         atoms=atoms,
     )
-
-
-def mps_units(replicas: int) -> int:
-    """Return one slot's share of a GPU's 100 MPS units; what is left over is nobody's."""
-    return 100 // replicas
 
 
 def _split(report: GpuReport, sharing: str, policy: PoolPolicy) -> str:

@@ -54,6 +54,11 @@ class PoolPolicy:
         return sum(count * HUGEPAGE_SIZES_MIB[size] for size, count in self.hugepages.items())
 
 
+def mps_units(replicas: int) -> int:
+    """Return one slot's part of a GPU's 100 MPS units; what is left over is nobody's."""
+    return 100 // replicas
+
+
 def read_policy(policy: Mapping[str, Any], sharing: str) -> PoolPolicy:
     """Read and check a policy for a pool of this sharing mode.
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from apportion.bookings.service import NewBooking, NewHostBooking
 from apportion.errors import ApportionError, QuotaExceededError
-from apportion.nodes.atoms import mps_units
 from apportion.placement import Held, Offer, Piece, Verdict
 from apportion.placement.state import HostHeld
+from apportion.pools.policy import mps_units
 from apportion.pools.service import PoolRecord, Quota, QuotaKey
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet, micros
