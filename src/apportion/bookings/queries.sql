@@ -5,16 +5,12 @@ INSERT INTO bookings (
     units, during, planned, share_num, share_den
 )
 SELECT
-    tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
-    units::int4multirange, tstzrange(starts, ends), tstzrange(starts, ends), share_num, share_den
-FROM unnest(
-    %(tenant_ids)s::text[], %(pool_ids)s::text[], %(gpu_ids)s::int[], %(reservation_ids)s::text[],
-    %(pieces)s::int[], %(devices)s::int[], %(classes)s::text[], %(atom_ids)s::bigint[],
-    %(generations)s::int[], %(units)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[],
-    %(share_nums)s::int[], %(share_dens)s::int[]
-) AS new (
-    tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
-    units, starts, ends, share_num, share_den
+    tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation, units,
+    tstzrange(starts, ends), tstzrange(starts, ends), share_num, share_den
+FROM json_to_recordset(%(rows)s::json) AS new (
+    tenant_id text, pool_id text, gpu_id int, reservation_id text, piece int, device int, class text,
+    atom_id bigint, generation int, units int4multirange, starts timestamptz, ends timestamptz,
+    share_num int, share_den int
 )
 ON CONFLICT DO NOTHING
 RETURNING reservation_id, piece;
@@ -30,10 +26,10 @@ INSERT INTO host_bookings (
     tenant_id, node_id, reservation_id, vcpu_milli, memory_mib, during
 )
 SELECT tenant_id, node_id, reservation_id, vcpu, memory, tstzrange(starts, ends)
-FROM unnest(
-    %(tenant_ids)s::text[], %(node_ids)s::int[], %(reservation_ids)s::text[], %(vcpus)s::bigint[],
-    %(memories)s::bigint[], %(starts)s::timestamptz[], %(ends)s::timestamptz[]
-) AS new (tenant_id, node_id, reservation_id, vcpu, memory, starts, ends);
+FROM json_to_recordset(%(rows)s::json) AS new (
+    tenant_id text, node_id int, reservation_id text, vcpu bigint, memory bigint,
+    starts timestamptz, ends timestamptz
+);
 
 -- name: overfull_nodes
 -- The peak of what is booked at one instant, against what the node has. What ends is gone before what

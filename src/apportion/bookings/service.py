@@ -14,6 +14,7 @@ from apportion.errors import ConflictError
 from apportion.placement import FOREVER, Held, Move
 from apportion.placement.state import HostHeld
 from apportion.quantities.units import from_multirange, to_multirange
+from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import Violation, guards, register
 from apportion.store.sql import load
@@ -133,26 +134,28 @@ async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[
     """
     if not bookings:
         return set()
+    # In one order, so that two who book several GPUs never wait for each other in a circle.
     ordered = sorted(bookings, key=lambda b: (b.gpu_id, to_multirange(b.units)))
-    cursor = await connection.execute(
-        _QUERIES["insert"],
+    rows = [
         {
-            "tenant_ids": [b.tenant_id for b in ordered],
-            "pool_ids": [b.pool_id for b in ordered],
-            "gpu_ids": [b.gpu_id for b in ordered],
-            "reservation_ids": [b.reservation_id for b in ordered],
-            "pieces": [b.piece for b in ordered],
-            "devices": [b.device for b in ordered],
-            "classes": [b.cls for b in ordered],
-            "atom_ids": [b.atom_id for b in ordered],
-            "generations": [b.generation for b in ordered],
-            "units": [to_multirange(b.units) for b in ordered],
-            "starts": [b.start for b in ordered],
-            "ends": [b.end for b in ordered],
-            "share_nums": [b.share.numerator for b in ordered],
-            "share_dens": [b.share.denominator for b in ordered],
-        },
-    )
+            "tenant_id": b.tenant_id,
+            "pool_id": b.pool_id,
+            "gpu_id": b.gpu_id,
+            "reservation_id": b.reservation_id,
+            "piece": b.piece,
+            "device": b.device,
+            "class": b.cls,
+            "atom_id": b.atom_id,
+            "generation": b.generation,
+            "units": to_multirange(b.units),
+            "starts": b.start,
+            "ends": b.end,
+            "share_num": b.share.numerator,
+            "share_den": b.share.denominator,
+        }
+        for b in ordered
+    ]
+    cursor = await connection.execute(_QUERIES["insert"], {"rows": as_rows(rows)})
     return {(row["reservation_id"], row["piece"]) for row in await cursor.fetchall()}
 
 
@@ -165,18 +168,19 @@ async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]
         return set()
     nodes = sorted({booking.node_id for booking in bookings})
     await connection.execute(_QUERIES["lock_nodes"], {"ids": nodes})
-    await connection.execute(
-        _QUERIES["insert_host"],
+    rows = [
         {
-            "tenant_ids": [b.tenant_id for b in bookings],
-            "node_ids": [b.node_id for b in bookings],
-            "reservation_ids": [b.reservation_id for b in bookings],
-            "vcpus": [b.vcpu_milli for b in bookings],
-            "memories": [b.memory_mib for b in bookings],
-            "starts": [b.start for b in bookings],
-            "ends": [b.end for b in bookings],
-        },
-    )
+            "tenant_id": b.tenant_id,
+            "node_id": b.node_id,
+            "reservation_id": b.reservation_id,
+            "vcpu": b.vcpu_milli,
+            "memory": b.memory_mib,
+            "starts": b.start,
+            "ends": b.end,
+        }
+        for b in bookings
+    ]
+    await connection.execute(_QUERIES["insert_host"], {"rows": as_rows(rows)})
     cursor = await connection.execute(
         _QUERIES["overfull_nodes"],
         {

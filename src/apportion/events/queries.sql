@@ -1,9 +1,8 @@
 -- name: append
 INSERT INTO events (tenant_id, type, subject, actor, request_id, data, occurred_at)
 SELECT tenant_id, type, subject, %(actor)s, %(request_id)s, data, %(now)s
-FROM unnest(
-    %(tenants)s::text[], %(types)s::text[], %(subjects)s::text[], %(data)s::jsonb[]
-) AS new (tenant_id, type, subject, data);
+FROM json_to_recordset(%(rows)s::json)
+    AS new (tenant_id text, type text, subject text, data jsonb);
 
 -- name: list
 SELECT xid || '.' || id AS position, id, type, tenant_id, subject, actor, data, occurred_at

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from psycopg.types.json import Jsonb
-
 from apportion.errors import InvalidInputError
+from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
@@ -52,13 +51,19 @@ async def append(
     """Write events into the current transaction, in order, in one statement."""
     if not events:
         return
+    rows = [
+        {
+            "tenant_id": event.tenant_id,
+            "type": event.type,
+            "subject": event.subject,
+            "data": event.data,
+        }
+        for event in events
+    ]
     await connection.execute(
         _QUERIES["append"],
         {
-            "tenants": [event.tenant_id for event in events],
-            "types": [event.type for event in events],
-            "subjects": [event.subject for event in events],
-            "data": [Jsonb(event.data) for event in events],
+            "rows": as_rows(rows),
             "actor": caller.actor,
             "request_id": caller.request_id,
             "now": now,

@@ -9,6 +9,7 @@ is changing has nothing to book until it has changed.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from apportion.errors import InvalidInputError
@@ -61,10 +62,14 @@ class GpuSpec:
 
 def identify(report: GpuReport) -> Board | None:
     """Return the GPU's board, or None where the name does not tell which it is."""
+    return _board(report.product, report.memory_mib, report.pci_device_id)
+
+
+# A fleet has few products and many GPUs, and a name that no board has is compared with all of them.
+@lru_cache(maxsize=256)
+def _board(product: str, memory_mib: int | None, pci_device_id: str | None) -> Board | None:
     try:
-        return find_board(
-            report.product, memory_mib=report.memory_mib, pci_device_id=report.pci_device_id
-        )
+        return find_board(product, memory_mib=memory_mib, pci_device_id=pci_device_id)
     except InvalidInputError:
         return None
 

@@ -59,7 +59,7 @@ class GpuReport(Schema):
     pci_address: Text | None = None
     pci_device_id: Text | None = None
     numa_node: Count | None = None
-    mig: MigState = MigState()
+    mig: MigState = Field(default_factory=MigState)
     nvlink: list[NvLink] = Field(default_factory=list[NvLink])
     failed: Text | None = None
 
@@ -76,7 +76,7 @@ class HostReport(Schema):
 
     logical_cpus: Annotated[int, Field(strict=True, ge=1, le=100_000)]
     memory_mib: Annotated[int, Field(strict=True, ge=1, le=2**40)]
-    hugepages: HugePages = HugePages()
+    hugepages: HugePages = Field(default_factory=HugePages)
 
 
 class Inventory(Schema):

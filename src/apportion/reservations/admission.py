@@ -1,7 +1,6 @@
 """Admission: from a request to an ask, or a clear refusal. Pure but for what it is given."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -77,8 +76,8 @@ def candidates(request: ReservationCreate) -> list[str]:
 
 def request_hash(request: ReservationCreate) -> bytes:
     """Return what two requests share exactly when they ask for the same thing."""
-    body = request.model_dump(mode="json", by_alias=True, exclude={"idempotency_key"})
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).digest()
+    body = request.model_dump_json(by_alias=True, exclude={"idempotency_key"})
+    return hashlib.sha256(body.encode()).digest()
 
 
 def admit(request: ReservationCreate, pools: Sequence[PoolRecord]) -> Ask:

@@ -5,18 +5,14 @@ INSERT INTO reservations (
     created_at, updated_at
 )
 SELECT
-    id, tenant_id, caller, name, pool_id, candidates::text[], state, reason, devices, vcpu, memory,
-    asked_start, asked_end, duration, starts, ends, until, charges, hash, created, %(now)s
-FROM unnest(
-    %(ids)s::text[], %(tenant_ids)s::text[], %(callers)s::text[], %(names)s::text[],
-    %(pool_ids)s::text[], %(candidates)s::text[], %(states)s::text[], %(reasons)s::jsonb[],
-    %(devices)s::jsonb[], %(vcpus)s::bigint[], %(memories)s::bigint[],
-    %(asked_starts)s::timestamptz[], %(asked_ends)s::timestamptz[], %(durations)s::interval[],
-    %(starts)s::timestamptz[], %(ends)s::timestamptz[], %(untils)s::timestamptz[],
-    %(charges)s::jsonb[], %(hashes)s::bytea[], %(created)s::timestamptz[]
-) AS new (
-    id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu, memory,
-    asked_start, asked_end, duration, starts, ends, until, charges, hash, created
+    id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
+    asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges, request_hash,
+    created_at, %(now)s
+FROM json_to_recordset(%(rows)s::json) AS new (
+    id text, tenant_id text, caller text, name text, pool_id text, candidates text[], state text,
+    reason jsonb, devices jsonb, vcpu_milli bigint, memory_mib bigint, asked_start timestamptz,
+    asked_end timestamptz, duration interval, starts_at timestamptz, ends_at timestamptz,
+    pending_until timestamptz, charges jsonb, request_hash bytea, created_at timestamptz
 );
 
 -- name: existing

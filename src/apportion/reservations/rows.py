@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 
 from apportion.events.service import Event, append
 from apportion.reservations.plan import Placed, Waiting
+from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import guards, register
 from apportion.store.sql import load
@@ -70,7 +71,7 @@ async def write(
                 "pool_ids": [each.pool.id for each in tried],
                 "starts": [each.start for each in tried],
                 "ends": [each.end for each in tried],
-                "charges": [_charges(each) for each in tried],
+                "charges": [Jsonb(_charges(each)) for each in tried],
                 "now": now,
             },
         )
@@ -107,7 +108,7 @@ async def tell(
                 "pool_id": each.pool.id,
                 "start": each.start.isoformat(),
                 "end": each.end.isoformat(),
-                "charges": _charges(each).obj,
+                "charges": _charges(each),
             },
         )
         for each in placed
@@ -125,44 +126,43 @@ async def _insert(
 ) -> None:
     if not decisions:
         return
-    drafts = [each.draft for each in decisions]
-    got = [each if isinstance(each, Placed) else None for each in decisions]
-    await connection.execute(
-        QUERIES["insert"],
-        {
-            "ids": [draft.id for draft in drafts],
-            "tenant_ids": [draft.tenant_id for draft in drafts],
-            "callers": [draft.caller for draft in drafts],
-            "names": [draft.name for draft in drafts],
-            "pool_ids": [None if placed is None else placed.pool.id for placed in got],
-            "candidates": ["{" + ",".join(draft.candidates) + "}" for draft in drafts],
-            "states": ["pending" if placed is None else "placed" for placed in got],
-            "reasons": [_reason(each) for each in decisions],
-            "devices": [Jsonb(draft.devices) for draft in drafts],
-            "vcpus": [draft.ask.vcpu_milli for draft in drafts],
-            "memories": [draft.ask.memory_mib for draft in drafts],
-            "asked_starts": [draft.asked_start for draft in drafts],
-            "asked_ends": [draft.asked_end for draft in drafts],
-            "durations": [draft.duration for draft in drafts],
-            "starts": [None if placed is None else placed.start for placed in got],
-            "ends": [None if placed is None else placed.end for placed in got],
-            "untils": [draft.pending_until for draft in drafts],
-            "charges": [Jsonb({}) if placed is None else _charges(placed) for placed in got],
-            "hashes": [draft.request_hash for draft in drafts],
-            "created": [draft.created_at for draft in drafts],
-            "now": now,
-        },
-    )
+    rows = [_row(each) for each in decisions]
+    await connection.execute(QUERIES["insert"], {"rows": as_rows(rows), "now": now})
 
 
-def _reason(decision: Placed | Waiting) -> Jsonb:
-    if isinstance(decision, Waiting):
-        return Jsonb(decision.reason)
-    return Jsonb({"code": "placed", "message": f"placed in {decision.pool.name}"})
+def _row(decision: Placed | Waiting) -> dict[str, object]:
+    draft = decision.draft
+    placed = decision if isinstance(decision, Placed) else None
+    return {
+        "id": draft.id,
+        "tenant_id": draft.tenant_id,
+        "caller": draft.caller,
+        "name": draft.name,
+        "pool_id": None if placed is None else placed.pool.id,
+        "candidates": draft.candidates,
+        "state": "pending" if placed is None else "placed",
+        "reason": decision.reason if isinstance(decision, Waiting) else _placed_in(decision),
+        "devices": draft.devices,
+        "vcpu_milli": draft.ask.vcpu_milli,
+        "memory_mib": draft.ask.memory_mib,
+        "asked_start": draft.asked_start,
+        "asked_end": draft.asked_end,
+        "duration": draft.duration,
+        "starts_at": None if placed is None else placed.start,
+        "ends_at": None if placed is None else placed.end,
+        "pending_until": draft.pending_until,
+        "charges": {} if placed is None else _charges(placed),
+        "request_hash": draft.request_hash,
+        "created_at": draft.created_at,
+    }
 
 
-def _charges(placed: Placed) -> Jsonb:
-    return Jsonb({key: f"{amount:f}" for key, amount in placed.draft.charges.items()})
+def _placed_in(placed: Placed) -> dict[str, str]:
+    return {"code": "placed", "message": f"placed in {placed.pool.name}"}
+
+
+def _charges(placed: Placed) -> dict[str, str]:
+    return {key: f"{amount:f}" for key, amount in placed.draft.charges.items()}
 
 
 def read_charges(charges: Mapping[str, Any]) -> dict[str, Decimal]:

@@ -59,7 +59,7 @@ class DeviceRequest(Schema):
     count: Annotated[int, Field(strict=True, ge=1, le=PIECES_MAX)] = 1
     units: Annotated[int, Field(strict=True, ge=1, le=100)] = 1
     sharing: Sharing | None = None
-    selector: SelectorSpec = SelectorSpec()
+    selector: SelectorSpec = Field(default_factory=SelectorSpec)
 
 
 class HostResources(Schema):
@@ -81,7 +81,7 @@ class ReservationCreate(Schema):
     devices: list[DeviceRequest] = Field(
         max_length=DEVICES_MAX, default_factory=list[DeviceRequest]
     )
-    resources: HostResources = HostResources()
+    resources: HostResources = Field(default_factory=HostResources)
     duration: str | None = None
     start: Timestamp | None = None
     end: Timestamp | None = None
