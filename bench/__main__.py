@@ -1,0 +1,45 @@
+"""Run benchmarks and write ``bench/results/NAME.json``: ``{"name", "machine", "figures"}``.
+
+python -m bench            all of them
+python -m bench startup    one
+"""
+
+import json
+import os
+import platform
+import sys
+from importlib import import_module
+from pathlib import Path
+
+NAMES = ("startup", "decision", "durable", "main_job")
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, object]:
+    """Say what the figures were measured on."""
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks, all by default; 2 for a name that is none."""
+    unknown = [name for name in names if name not in NAMES]
+    if unknown:
+        print(f"no such benchmark: {unknown[0]} (there are {', '.join(NAMES)})", file=sys.stderr)
+        return 2
+    RESULTS.mkdir(exist_ok=True)
+    for name in names or NAMES:
+        figures = import_module(f"bench.{name}").run()
+        result = {"name": name, "machine": machine(), "figures": figures}
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+        print(name)
+        for key, value in figures.items():
+            print(f"  {key:<44} {value:>14,.3f}")
+    return 0
+
+
+sys.exit(main(sys.argv[1:]))
