@@ -75,11 +75,17 @@ def _board(product: str, memory_mib: int | None, pci_device_id: str | None) -> B
 
 
 def derive(
-    report: GpuReport, board: Board | None, *, model: str, sharing: str, policy: PoolPolicy
+    report: GpuReport,
+    board: Board | None,
+    *,
+    node: str,
+    model: str,
+    sharing: str,
+    policy: PoolPolicy,
 ) -> GpuSpec:
     """Derive a GPU's split and atoms from its report and its pool's mode."""
     split = _split(report, sharing, policy)
-    common = _common(report, model, sharing)
+    common = _common(report, node, model, sharing)
     parent_reason = None if split == "none" else SPLIT
     parent = AtomSpec(
         key=report.uuid,
@@ -129,10 +135,11 @@ def _why_nothing(report: GpuReport) -> str | None:
     return PARTITION_PENDING if report.mig.current != report.mig.pending else None
 
 
-def _common(report: GpuReport, model: str, sharing: str) -> Attributes:
+def _common(report: GpuReport, node: str, model: str, sharing: str) -> Attributes:
     attributes: Attributes = {
         "gpuProduct": report.product,
         "gpuModel": model,
+        "node": node,
         "gpuUuid": report.uuid,
         "gpuIndex": report.index,
         "sharing": sharing,

@@ -63,6 +63,7 @@ def _derive(document: Inventory, pool: PoolRecord, caller: Caller) -> Derived:
         derive(
             report,
             identify(report),
+            node=document.node,
             model=_model(report, pool, f"gpus[{at}].product"),
             sharing=pool.sharing,
             policy=pool.policy,

@@ -1,7 +1,7 @@
 """Which units of which GPU an ask gets, or why none: pure, deterministic, on a picture of one pool.
 
-Time here is whole microseconds since the epoch, windows are half-open, `FOREVER` is an open end. The
-picture is never the truth: what is chosen from it is judged by the database.
+Time here is whole microseconds since the epoch, windows are half-open, `FOREVER` is an open end.
+The picture is never the truth: what is chosen from it is judged by the database.
 """
 
 from apportion.placement.asks import Ask, DeviceAsk

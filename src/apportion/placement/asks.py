@@ -1,26 +1,36 @@
 """What is asked of a pool, already admitted: whole numbers and parsed selectors."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from apportion.placement.selectors import Selector
+from apportion.placement.selectors import ANYTHING, Selector
 
 AtomClass = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share"]
+Split = Literal["none", "mig", "slots", "shares"]
+"""How a GPU is split; each way has its own class of pieces."""
+
+CLASS_OF: Final[dict[Split, AtomClass]] = {
+    "none": "gpu",
+    "mig": "gpu.mig",
+    "slots": "gpu.slot",
+    "shares": "gpu.share",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceAsk:
     """``count`` pieces of one class, each of ``units`` units of one GPU.
 
-    ``units`` counts slots (``gpu.slot``) or hundredths (``gpu.share``); for ``gpu`` and ``gpu.mig`` it
-    is 1 and means the whole piece. Pieces of ``gpu``, ``gpu.mig`` and ``gpu.slot`` may share what can be
-    shared; pieces of ``gpu.share`` lie on GPUs of their own.
+    ``units`` counts slots (``gpu.slot``) or hundredths (``gpu.share``); for ``gpu`` and
+    ``gpu.mig`` it is 1 and means the whole piece. Instances and slots of one ask may lie on one
+    GPU; pieces of ``gpu.share`` lie on GPUs of their own, so that several whole GPUs can be asked
+    for by their shares.
     """
 
     cls: AtomClass
     count: int = 1
     units: int = 1
-    selector: Selector = Selector()
+    selector: Selector = ANYTHING
 
 
 @dataclass(frozen=True, slots=True)

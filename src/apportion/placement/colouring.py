@@ -1,11 +1,12 @@
 """Slots and shares are interchangeable: room is judged by count, and units are re-dealt to fit.
 
-Two bookings of one slot each, one after the other on different slots, must not keep out a third that
-runs across both. Bookings that have begun keep their units; all others form an interval graph, which
-can be coloured whenever no instant is over-full: deal units in the order of starts, and at each start
-the ones in the way are exactly those still running.
+Two bookings of one slot each, one after the other on different slots, must not keep out a third
+that runs across both. Bookings that have begun keep their units; all others form an interval
+graph, which can be coloured whenever no instant is over-full: deal units in the order of starts,
+and at each start the ones in the way are exactly those still running.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apportion.placement.offers import HeldKey
@@ -15,64 +16,76 @@ from apportion.quantities.units import lowest
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """The new booking's units, and the not yet begun bookings that get others."""
+    """The units of each new piece, and the not yet begun bookings that get others."""
 
-    units: int
-    moved: tuple[tuple[HeldKey, int], ...]
+    units: tuple[int, ...]
+    moved: tuple[tuple[HeldKey, int], ...] = ()
 
 
-def deal(gpu: GpuState, count: int, start: int, end: int, now: int) -> Dealt | None:
-    """Find ``count`` units of a slotted or shared GPU for [start, end), re-dealing where needed.
+def deal(gpu: GpuState, counts: Sequence[int], start: int, end: int, now: int) -> Dealt | None:
+    """Find pieces of ``counts`` units of a slotted or shared GPU for [start, end).
 
-    Returns None when some instant has no room. What has begun by ``now`` is never moved, nor is what
-    holds every unit.
+    What has begun by ``now`` is never moved, nor is what holds every unit. There are always units
+    where `GpuState.room` says so; None comes back where it does not, or where a picture that lags
+    behind the truth holds more than there is.
     """
-    straight = _free(gpu, gpu.busy(start, end), count)
+    straight = _take_all(gpu, gpu.busy(start, end), counts)
     if straight is not None:
-        return Dealt(straight, ())
-    if gpu.peak(start, end, gpu.capacity) + count > gpu.ruler:
-        return None
-    seats = gpu.seats
-    if seats and gpu.peak(start, end, seats) >= seats.bit_count():
-        return None
-    return _redeal(gpu, count, start, end, now)
+        return Dealt(straight)
+    return _redeal(gpu, counts, start, end, now)
 
 
-def _free(gpu: GpuState, busy: int, count: int) -> int | None:
+def _take_all(gpu: GpuState, busy: int, counts: Sequence[int]) -> tuple[int, ...] | None:
+    pieces: list[int] = []
+    for count in counts:
+        units = _take(gpu, busy, count)
+        if units is None:
+            return None
+        busy |= units
+        pieces.append(units)
+    return tuple(pieces)
+
+
+def _take(gpu: GpuState, busy: int, count: int) -> int | None:
     free = gpu.capacity & ~busy
     if free.bit_count() < count:
         return None
-    seats = gpu.seats
-    if not seats:
+    if not gpu.seats:
         return lowest(free, count)
-    free_seats = seats & ~busy
-    return lowest(free, count) | (free_seats & -free_seats) if free_seats else None
+    seat = gpu.seats & ~busy
+    return lowest(free, count) | (seat & -seat) if seat else None
 
 
-def _redeal(gpu: GpuState, count: int, start: int, end: int, now: int) -> Dealt | None:
-    new: HeldKey = ("", 0)
-    settled: list[Held] = []
-    waiting: list[tuple[int, HeldKey, Held]] = [(start, new, Held(start, end, 0))]
-    for key, held in gpu.held.items():
-        if held.start <= now or held.units < 0:
-            settled.append(held)
-        else:
-            waiting.append((held.start, key, held))
-    waiting.sort()
-    moved: list[tuple[HeldKey, int]] = []
-    units = 0
-    for _, key, held in waiting:
+def _redeal(gpu: GpuState, counts: Sequence[int], start: int, end: int, now: int) -> Dealt | None:
+    # The new pieces' keys sort before any holder's, so that equal starts have one order.
+    fresh = {("", number): Held(start, end, 0) for number in range(len(counts))}
+    fixed = [held for held in gpu.held.values() if _fixed(held, now)]
+    waiting = [(key, held) for key, held in gpu.held.items() if not _fixed(held, now)]
+    waiting.extend(fresh.items())
+    waiting.sort(key=lambda item: (item[1].start, item[0]))
+    running = fixed
+    dealt: dict[HeldKey, int] = {}
+    for key, held in waiting:
+        running = [other for other in running if other.end > held.start]
         busy = 0
-        for other in settled:
-            if other.start < held.end and other.end > held.start:
+        for other in running:
+            if other.start < held.end:
                 busy |= other.units
-        wanted = count if key == new else (held.units & gpu.capacity).bit_count()
-        dealt = held.units if key != new and not held.units & busy else _free(gpu, busy, wanted)
-        if dealt is None:
+        units: int | None = held.units
+        if key in fresh:
+            units = _take(gpu, busy, counts[key[1]])
+        elif held.units & busy:
+            units = _take(gpu, busy, (held.units & gpu.capacity).bit_count())
+        if units is None:
             return None
-        settled.append(Held(held.start, held.end, dealt))
-        if key == new:
-            units = dealt
-        elif dealt != held.units:
-            moved.append((key, dealt))
-    return Dealt(units, tuple(moved))
+        running.append(Held(held.start, held.end, units))
+        dealt[key] = units
+    moved = ((key, units) for key, units in dealt.items() if key not in fresh)
+    return Dealt(
+        tuple(dealt[key] for key in fresh),
+        tuple((key, units) for key, units in moved if units != gpu.held[key].units),
+    )
+
+
+def _fixed(held: Held, now: int) -> bool:
+    return held.start <= now or held.units < 0

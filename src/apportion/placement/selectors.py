@@ -1,12 +1,12 @@
 """Selectors on atom attributes: ``matchExpressions`` with In, NotIn, Exists, DoesNotExist, Gt, Lt.
 
-The operators mean what they mean in Kubernetes label selectors: ``NotIn`` holds when the attribute is
-absent, ``Gt`` and ``Lt`` compare whole numbers and fail when it is absent or not one. Values are
-compared as text, so ``80`` and ``"80"`` are the same; ``gpuModel`` ignores case.
+The operators mean what they mean in Kubernetes label selectors: ``NotIn`` holds when the
+attribute is absent, ``Gt`` and ``Lt`` compare whole numbers and fail when it is absent or not
+one. Values are compared as text, so ``80`` and ``"80"`` are the same; ``gpuModel`` ignores case.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from apportion.errors import InvalidInputError
@@ -22,12 +22,20 @@ GROUP_KEYS: Final = (
     "sharing",
     "slots",
     "shares",
-    "vramGiB",
     "mpsUnits",
     "numaNode",
 )
 # Attributes that tell atoms of one group apart.
-ATOM_KEYS: Final = ("node", "gpuUuid", "gpuIndex", "slot", "giId", "ciId", "migUuid")
+ATOM_KEYS: Final = (
+    "node",
+    "gpuUuid",
+    "gpuIndex",
+    "vramGiB",
+    "slot",
+    "giId",
+    "ciId",
+    "migUuid",
+)
 KEYS: Final = GROUP_KEYS + ATOM_KEYS
 
 _CASE_FREE: Final = frozenset({"gpuModel"})
@@ -69,21 +77,35 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """All of its expressions; the empty selector matches everything."""
+    """All of its expressions; the empty selector matches everything.
+
+    ``on_group`` is the part that is decided once for all GPUs that share their `GROUP_KEYS`,
+    ``on_atom`` the part that has to be asked of each.
+    """
 
     expressions: tuple[Expression, ...] = ()
+    on_group: tuple[Expression, ...] = field(init=False, compare=False, repr=False)
+    on_atom: tuple[Expression, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Part the expressions once, so that matching need not."""
+        shared = tuple(e for e in self.expressions if e.key in GROUP_KEYS)
+        apart = tuple(e for e in self.expressions if e.key not in GROUP_KEYS)
+        object.__setattr__(self, "on_group", shared)
+        object.__setattr__(self, "on_atom", apart)
 
     def matches(self, attributes: Attributes) -> bool:
         """Tell whether every expression holds."""
-        return all(expression.matches(attributes) for expression in self.expressions)
+        return match_all(self.expressions, attributes)
 
-    def on_group(self) -> "Selector":
-        """Return the part that is decided by attributes that a whole group shares."""
-        return Selector(tuple(e for e in self.expressions if e.key in GROUP_KEYS))
 
-    def on_atom(self) -> "Selector":
-        """Return the part that has to be asked of each atom."""
-        return Selector(tuple(e for e in self.expressions if e.key not in GROUP_KEYS))
+ANYTHING: Final = Selector()
+"""The empty selector."""
+
+
+def match_all(expressions: tuple[Expression, ...], attributes: Attributes) -> bool:
+    """Tell whether every one of the expressions holds for these attributes."""
+    return all(expression.matches(attributes) for expression in expressions)
 
 
 def check_expression(key: str, op: str, values: tuple[str, ...], *, field: str) -> Expression:

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
+from apportion.placement.asks import Split
 from apportion.placement.offers import HeldKey
 from apportion.placement.selectors import Attributes
 from apportion.quantities.units import span
 
 FOREVER: Final = 2**62
+NEVER: Final = -FOREVER
 SEATS: Final = 48
 """The most holders of one freely shared GPU: what one MPS server serves."""
-
-Split = Literal["none", "mig", "slots", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class AtomState:
-    """A MIG instance that can be booked: its units and the attributes that tell it apart."""
+    """A MIG instance that can be booked: its units and the attributes that tell it apart.
+
+    Instances of one GPU are disjoint: they exist side by side.
+    """
 
     id: int
     units: int
@@ -38,8 +41,12 @@ class AtomState:
 class GpuState:
     """One GPU: ``ruler`` units (slots, hundredths, or 1), the atoms of a MIG GPU, and what is held.
 
-    ``capacity`` is the mask that slots or shares are taken from; shares have `SEATS` further units,
-    one a holder. ``group`` holds the attributes that selectors decide for all such GPUs at once.
+    ``capacity`` is the mask that slots or shares are taken from; shares have `SEATS` further
+    units, one a holder. ``group`` holds the attributes of `GROUP_KEYS`, which selectors decide
+    for all such GPUs at once, and ``attributes`` those that tell GPUs apart.
+
+    ``idle`` counts what is free in every window: units, or atoms of a MIG GPU. It is exact for a
+    window whose first instant finds everything held running, from ``last_start`` to ``first_end``.
     """
 
     id: int
@@ -52,17 +59,18 @@ class GpuState:
     atoms: tuple[AtomState, ...] = ()
     bookable: bool = True
     held: dict[HeldKey, Held] = field(default_factory=dict[HeldKey, Held])
-    union: int = 0
+    capacity: int = field(init=False)
+    seats: int = field(init=False)
+    union: int = field(init=False, default=0)
+    idle: int = field(init=False, default=0)
+    last_start: int = field(init=False, default=NEVER)
+    first_end: int = field(init=False, default=FOREVER)
 
-    @property
-    def capacity(self) -> int:
-        """The units that pieces are cut from (seats apart)."""
-        return span(0, self.ruler)
-
-    @property
-    def seats(self) -> int:
-        """The units that stand for holders; empty where holders are not counted apart."""
-        return span(self.ruler, SEATS) if self.split == "shares" else 0
+    def __post_init__(self) -> None:
+        """Derive the masks, and what is free."""
+        self.capacity = span(0, self.ruler)
+        self.seats = span(self.ruler, SEATS) if self.split == "shares" else 0
+        self._recount()
 
     def busy(self, start: int, end: int) -> int:
         """Return the units that somebody has at some instant of the window."""
@@ -72,33 +80,68 @@ class GpuState:
                 mask |= held.units
         return mask
 
-    def peak(self, start: int, end: int, within: int) -> int:
-        """Return the most units of ``within`` held at one instant of the window."""
-        return peak(
-            ((h.start, h.end, (h.units & within).bit_count()) for h in self.held.values()),
-            start,
-            end,
-        )
+    def room(self, start: int, end: int) -> tuple[int, int]:
+        """Return the units and the holders that every instant of the window still has room for.
+
+        For slots and shares this is by count (see `colouring`); a whole GPU is one unit. The atoms
+        of a MIG GPU are not interchangeable: ask `free_atoms` for them.
+        """
+        if self.last_start <= start < self.first_end:
+            return self.idle, (self.seats & ~self.union).bit_count() if self.seats else self.idle
+        if self.split == "none":
+            return (1, 1) if self.busy(start, end) == 0 else (0, 0)
+        free = max(0, self.ruler - self._peak(start, end, self.capacity))
+        if not self.seats:
+            return free, free
+        return free, max(0, SEATS - self._peak(start, end, self.seats))
+
+    def free_atoms(self, start: int, end: int) -> list[AtomState]:
+        """Return the atoms that nobody has at any instant of the window."""
+        steady = self.last_start <= start < self.first_end
+        busy = self.union if steady else self.busy(start, end)
+        return [atom for atom in self.atoms if not atom.units & busy]
 
     def put(self, key: HeldKey, held: Held) -> None:
         """Hold, or hold otherwise than before."""
         replaced = key in self.held
         self.held[key] = held
         if replaced:
-            self._reunite()
-        else:
-            self.union |= held.units
+            self._recount()
+            return
+        self.union |= held.units
+        self.last_start = max(self.last_start, held.start)
+        self.first_end = min(self.first_end, held.end)
+        self.idle = self._idle()
 
     def drop(self, key: HeldKey) -> None:
         """Let go; holding nothing is fine."""
         if self.held.pop(key, None) is not None:
-            self._reunite()
+            self._recount()
 
-    def _reunite(self) -> None:
-        mask = 0
+    def _peak(self, start: int, end: int, within: int) -> int:
+        return peak(
+            ((h.start, h.end, (h.units & within).bit_count()) for h in self.held.values()),
+            start,
+            end,
+        )
+
+    def _recount(self) -> None:
+        self.union = 0
+        self.last_start, self.first_end = NEVER, FOREVER
         for held in self.held.values():
-            mask |= held.units
-        self.union = mask
+            self.union |= held.units
+            self.last_start = max(self.last_start, held.start)
+            self.first_end = min(self.first_end, held.end)
+        self.idle = self._idle()
+
+    def _idle(self) -> int:
+        if self.split == "mig":
+            return sum(1 for atom in self.atoms if not atom.units & self.union)
+        if self.split == "none":
+            return 0 if self.union else 1
+        if self.seats and not self.seats & ~self.union:
+            return 0
+        return (self.capacity & ~self.union).bit_count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,25 +171,39 @@ class NodeState:
     held: dict[str, HostHeld] = field(default_factory=dict[str, HostHeld])
     vcpu_used: int = 0
     memory_used: int = 0
+    last_start: int = field(init=False, default=NEVER)
+    first_end: int = field(init=False, default=FOREVER)
+
+    @property
+    def vcpu_free(self) -> int:
+        """Thousandths of a CPU free in every window; 0 where more is held than there is."""
+        return max(0, self.vcpu_milli - self.vcpu_used)
+
+    @property
+    def memory_free(self) -> int:
+        """MiB that are free in every window; 0 where more is held than there is."""
+        return max(0, self.memory_mib - self.memory_used)
 
     def hosts(self, vcpu_milli: int, memory_mib: int, start: int, end: int) -> bool:
-        """Tell whether the host can give this much in every instant of the window."""
-        if vcpu_milli == 0 and memory_mib == 0:
+        """Tell whether the host can give this much in every instant of the window.
+
+        An ask of nothing is never short, even where an overcommitted host shrank below its use.
+        """
+        vcpu_short = vcpu_milli > self.vcpu_free
+        memory_short = memory_mib > self.memory_free
+        if not (vcpu_short or memory_short):
             return True
-        if (
-            self.vcpu_used + vcpu_milli <= self.vcpu_milli
-            and self.memory_used + memory_mib <= self.memory_mib
-        ):
-            return True
-        if vcpu_milli > self.vcpu_milli or memory_mib > self.memory_mib:
+        if self.last_start <= start < self.first_end:
             return False
         held = self.held.values()
-        vcpu = peak(((h.start, h.end, h.vcpu_milli) for h in held), start, end)
-        memory = peak(((h.start, h.end, h.memory_mib) for h in held), start, end)
-        # An ask of nothing is never short, even where an overcommitted host was shrunk below its use.
-        return (vcpu_milli == 0 or vcpu + vcpu_milli <= self.vcpu_milli) and (
-            memory_mib == 0 or memory + memory_mib <= self.memory_mib
-        )
+        if vcpu_short:
+            used = peak(((h.start, h.end, h.vcpu_milli) for h in held), start, end)
+            if used + vcpu_milli > self.vcpu_milli:
+                return False
+        if memory_short:
+            used = peak(((h.start, h.end, h.memory_mib) for h in held), start, end)
+            return used + memory_mib <= self.memory_mib
+        return True
 
     def put(self, holder: str, held: HostHeld) -> None:
         """Hold, or hold otherwise than before."""
@@ -154,13 +211,18 @@ class NodeState:
         self.held[holder] = held
         self.vcpu_used += held.vcpu_milli
         self.memory_used += held.memory_mib
+        self.last_start = max(self.last_start, held.start)
+        self.first_end = min(self.first_end, held.end)
 
     def drop(self, holder: str) -> None:
         """Let go; holding nothing is fine."""
         held = self.held.pop(holder, None)
-        if held is not None:
-            self.vcpu_used -= held.vcpu_milli
-            self.memory_used -= held.memory_mib
+        if held is None:
+            return
+        self.vcpu_used -= held.vcpu_milli
+        self.memory_used -= held.memory_mib
+        self.last_start = max((h.start for h in self.held.values()), default=NEVER)
+        self.first_end = min((h.end for h in self.held.values()), default=FOREVER)
 
 
 def peak(amounts: Iterable[tuple[int, int, int]], start: int, end: int) -> int:

@@ -1,0 +1,186 @@
+"""Nodes that are built alike, so that a refusal is explained once a shape and not once a node.
+
+Nodes of one shape have the same GPUs, cut alike, up to what tells single GPUs apart; whether they
+could ever serve an ask is the same for all. How many of them lack CPU or memory is read off
+sorted lists.
+"""
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import islice
+
+from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.reasons import why_never, why_not
+from apportion.placement.state import GpuState, NodeState
+from apportion.placement.verdicts import Verdict, verdict
+
+_ASKS_KEPT = 256
+"""For how many device asks the answer of each shape is remembered."""
+
+
+@dataclass(slots=True, eq=False)
+class _Shape:
+    """Nodes built alike; ``vcpu`` and ``memory`` are what is free, with the node's id, sorted."""
+
+    nodes: dict[int, NodeState] = field(default_factory=dict[int, NodeState])
+    noted: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    vcpu: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    memory: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
+
+    def note(self, node: NodeState) -> None:
+        """Put a node where its free CPU and memory belong."""
+        free = (node.vcpu_free, node.memory_free)
+        noted = self.noted.get(node.id)
+        if noted == free:
+            return
+        if noted is not None:
+            self.unnote(node.id)
+        insort(self.vcpu, (free[0], node.id))
+        insort(self.memory, (free[1], node.id))
+        self.noted[node.id] = free
+
+    def unnote(self, node_id: int) -> None:
+        """Take a node off the sorted lists."""
+        vcpu, memory = self.noted.pop(node_id)
+        del self.vcpu[bisect_left(self.vcpu, (vcpu, node_id))]
+        del self.memory[bisect_left(self.memory, (memory, node_id))]
+
+    def roomy(self, ask: Ask) -> Iterator[NodeState]:
+        """Yield the nodes whose hosts have enough in every window, the tightest CPU first."""
+        at = bisect_left(self.vcpu, (ask.vcpu_milli, -1))
+        for _, node_id in islice(self.vcpu, at, None):
+            if self.nodes[node_id].memory_free >= ask.memory_mib:
+                yield self.nodes[node_id]
+
+    def larger(self, ask: Ask) -> int:
+        """Count the nodes that are too small for the ask even when nothing is held."""
+        return sum(
+            count
+            for (vcpu, memory), count in self.sizes.items()
+            if vcpu < ask.vcpu_milli or memory < ask.memory_mib
+        )
+
+    def short(self, ask: Ask) -> int:
+        """Count the nodes that lack CPU or memory, if everything held were held at once."""
+        without_vcpu = bisect_left(self.vcpu, (ask.vcpu_milli, -1))
+        without_memory = self.memory[: bisect_left(self.memory, (ask.memory_mib, -1))]
+        with_vcpu = sum(1 for _, each in without_memory if self.noted[each][0] >= ask.vcpu_milli)
+        return without_vcpu + with_vcpu
+
+    @property
+    def gpus_per_vcpu(self) -> Fraction:
+        """How much GPU a CPU of these nodes keeps busy."""
+        gpus = sum(len(node.gpus) for node in self.nodes.values())
+        return Fraction(gpus, max(1, sum(node.vcpu_milli for node in self.nodes.values())))
+
+
+class Shapes:
+    """All nodes of a pool by shape."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Hashable, _Shape] = {}
+        self._of: dict[int, _Shape] = {}
+        self._never: dict[tuple[DeviceAsk, ...], dict[_Shape, str | None]] = {}
+        self._by_gpus: list[_Shape] | None = None
+
+    def add(self, node: NodeState) -> None:
+        """Take a node in."""
+        shape = self._shapes.setdefault(_signature(node), _Shape())
+        self._of[node.id] = shape
+        shape.nodes[node.id] = node
+        shape.sizes[node.vcpu_milli, node.memory_mib] += 1
+        shape.note(node)
+        self._forget_answers()
+
+    def remove(self, node: NodeState) -> None:
+        """Take a node out."""
+        shape = self._of.pop(node.id)
+        del shape.nodes[node.id]
+        shape.sizes[node.vcpu_milli, node.memory_mib] -= 1
+        shape.unnote(node.id)
+        if not shape.nodes:
+            del self._shapes[_signature(node)]
+        self._forget_answers()
+
+    def host_changed(self, node: NodeState) -> None:
+        """Take up what a node's host has free now."""
+        self._of[node.id].note(node)
+
+    def hosts(self, ask: Ask) -> Iterator[NodeState]:
+        """Yield nodes for host resources alone, those first where they cost the GPUs least."""
+        if self._by_gpus is None:
+            healthy = (s for s in self._shapes.values() if next(iter(s.nodes.values())).healthy)
+            self._by_gpus = sorted(healthy, key=lambda shape: shape.gpus_per_vcpu)
+        for shape in self._by_gpus:
+            yield from shape.roomy(ask)
+
+    def explain(
+        self, ask: Ask, start: int, end: int, *, looked_at: Collection[int], cut: Collection[int]
+    ) -> Verdict:
+        """Count the reasons of a refusal; they add up to the nodes.
+
+        ``looked_at`` are the nodes on which time makes a difference to the window, ``cut`` those
+        whose search was cut short.
+        """
+        if any(device.selector.on_atom for device in ask.devices):
+            codes = Counter(
+                "search_exhausted" if node.id in cut else why_not(node, ask, start, end)
+                for shape in self._shapes.values()
+                for node in shape.nodes.values()
+            )
+            return verdict(len(self._of), codes)
+        never = self._answers(ask.devices)
+        counts: Counter[str] = Counter({"search_exhausted": len(cut), "units_booked": -len(cut)})
+        for shape, reason in never.items():
+            if reason is not None:
+                counts[reason] += len(shape.nodes)
+                continue
+            larger, short = shape.larger(ask), shape.short(ask)
+            counts["larger_than_any_node"] += larger
+            counts["host_resources_short"] += short - larger
+            counts["units_booked"] += len(shape.nodes) - short
+        relieved = sum(1 for each in looked_at if self._relieved(each, ask, never, start, end))
+        counts["host_resources_short"] -= relieved
+        counts["units_booked"] += relieved
+        return verdict(len(self._of), counts)
+
+    def _relieved(
+        self, node_id: int, ask: Ask, never: dict[_Shape, str | None], start: int, end: int
+    ) -> bool:
+        """Tell whether a node lacks host resources only for what is held at another time."""
+        shape = self._of[node_id]
+        node = shape.nodes[node_id]
+        enough = node.vcpu_free >= ask.vcpu_milli and node.memory_free >= ask.memory_mib
+        if enough or never[shape] is not None:
+            return False
+        return node.hosts(ask.vcpu_milli, ask.memory_mib, start, end)
+
+    def _answers(self, devices: tuple[DeviceAsk, ...]) -> dict[_Shape, str | None]:
+        found = self._never.get(devices)
+        if found is None:
+            if len(self._never) >= _ASKS_KEPT:
+                self._never.clear()
+            found = {
+                shape: why_never(next(iter(shape.nodes.values())), devices)
+                for shape in self._shapes.values()
+            }
+            self._never[devices] = found
+        return found
+
+    def _forget_answers(self) -> None:
+        self._never.clear()
+        self._by_gpus = None
+
+
+def _signature(node: NodeState) -> Hashable:
+    return node.healthy, tuple(sorted(Counter(map(_gpu_signature, node.gpus)).items(), key=repr))
+
+
+def _gpu_signature(gpu: GpuState) -> Hashable:
+    profiles = tuple(sorted(Counter(atom.profile for atom in gpu.atoms).items()))
+    group = tuple(sorted(gpu.group.items()))
+    return gpu.split, gpu.ruler, group, gpu.bookable, profiles
