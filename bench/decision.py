@@ -1,9 +1,9 @@
 """How fast one process decides: a fleet shaped like the public trace, filled past its capacity.
 
-A decision is one call of `PoolIndex.place` and, when accepted, noting its bookings, so that the next
-decision sees them. Asks are drawn from the trace's own mix (CPU alone, shares, one and several whole
-GPUs) by a fixed seed until 130 % of the fleet's GPUs have been asked for: at the end nearly all are
-refused. Every ask has a window of its own, so no refusal is answered from memory.
+A decision is one call of `PoolIndex.place` and, when accepted, noting its bookings, so that the
+next decision sees them. Asks are drawn from the trace's own mix (CPU alone, shares, one and several
+whole GPUs) by a fixed seed until 130 % of the fleet's GPUs have been asked for: at the end nearly
+all are refused. Every ask has a window of its own, so no refusal is answered from memory.
 """
 
 import random
@@ -45,8 +45,8 @@ SHAPES: Final = (
 )
 SHARES: Final = (
     # hundredths of a GPU, how many tasks ask for them
-    ((81, 1078), (47, 750), (32, 328), (65, 253), (23, 140), (46, 128), (59, 75), (16, 74))
-    + ((55, 62), (22, 72), (37, 47), (11, 24), (48, 19), (5, 7), (33, 7), (35, 6), (27, 4))
+    *((81, 1078), (47, 750), (32, 328), (65, 253), (23, 140), (46, 128), (59, 75), (16, 74)),
+    *((55, 62), (22, 72), (37, 47), (11, 24), (48, 19), (5, 7), (33, 7), (35, 6), (27, 4)),
 )
 GPUS: Final = ((0, 1088), (1, 3911), (2, 16), (4, 15), (8, 44), (None, 3078))
 """Whole GPUs per task, and how many tasks ask so; None stands for a share of one."""

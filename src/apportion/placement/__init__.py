@@ -8,7 +8,7 @@ from apportion.placement.asks import Ask, DeviceAsk
 from apportion.placement.index import PoolIndex
 from apportion.placement.offers import Move, Offer, Piece
 from apportion.placement.selectors import Expression, Selector
-from apportion.placement.state import FOREVER, AtomState, GpuState, Held, NodeState
+from apportion.placement.state import FOREVER, AtomState, GpuState, Held, HostHeld, NodeState
 from apportion.placement.verdicts import Reason, Verdict
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Expression",
     "GpuState",
     "Held",
+    "HostHeld",
     "Move",
     "NodeState",
     "Offer",

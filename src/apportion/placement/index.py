@@ -1,15 +1,14 @@
-"""The picture of one pool, kept so that a choice looks at few nodes however many there are.
+"""The picture of one pool, kept so that a choice looks at few GPUs however many there are.
 
-Nodes stand on shelves by what is free on them in every window, whoever holds it whenever
-(`shelves`); a fit found there fits any window. Only where nothing is found so are the nodes
-looked at one by one on which time can make a difference (`timeline`). A refusal is explained once
-a shape of nodes (`shapes`). Memory is one entry a node on each shelf, sorted list and shape, and
-one a booking.
+Nodes stand on shelves by what their GPUs have free whoever holds the rest whenever (see `shelves`).
+A fit found there fits any window. Only where nothing is found so are the nodes looked at one by one
+on which time can make a difference: those with a booking that starts after the window does, or ends
+before it (see `timeline`). What a refusal counts is kept by shape of node (see `shapes`).
 """
 
 from collections.abc import Iterable, Iterator
 
-from apportion.placement.asks import Ask
+from apportion.placement.asks import Ask, DeviceAsk
 from apportion.placement.offers import HeldKey, Offer
 from apportion.placement.search import SearchExhaustedError, place_on
 from apportion.placement.shapes import Shapes
@@ -18,8 +17,8 @@ from apportion.placement.state import GpuState, Held, HostHeld, NodeState
 from apportion.placement.timeline import HOST, Endings, Timeline
 from apportion.placement.verdicts import Verdict
 
-_STALE_ENDINGS = 1000
-"""How many ends of what was let go early may lie about before they are swept."""
+_REFUSALS_KEPT = 1024
+"""How many refusals are remembered while nothing is given back."""
 
 
 class PoolIndex:
@@ -27,6 +26,8 @@ class PoolIndex:
 
     def __init__(self, nodes: Iterable[NodeState] = ()) -> None:
         self.nodes: dict[int, NodeState] = {}
+        self.freed = 0
+        """Counts how often room was given back: a refusal stands while this stands still."""
         self._gpus: dict[int, tuple[NodeState, GpuState]] = {}
         self._shelves = Shelves()
         self._shapes = Shapes()
@@ -34,61 +35,85 @@ class PoolIndex:
         self._endings = Endings()
         self._held = 0
         self._refusals: dict[tuple[Ask, int, int], Verdict] = {}
-        self._refusals_at = 0
-        self.freed = 0
-        """Counts how often room was given back: a refusal stands while this stands still."""
+        self._refused_at = 0
         for node in nodes:
             self.add_node(node)
 
+    # -- what there is -----------------------------------------------------------------------------
+
     def add_node(self, node: NodeState) -> None:
-        """Take a node with its GPUs into the picture."""
+        """Take a node with its GPUs, and what is held of them, into the picture.
+
+        A node of the same id is replaced, with all that was held on it.
+        """
+        self.remove_node(node.id)
         self.nodes[node.id] = node
-        self.freed += 1
-        for gpu in node.gpus:
-            self._gpus[gpu.id] = (node, gpu)
+        self._gpus.update((gpu.id, (node, gpu)) for gpu in node.gpus)
         self._shelves.add(node)
         self._shapes.add(node)
         self._timeline.note(node)
+        for ending in _endings_of(node):
+            self._hold(ending)
+        self.freed += 1
+
+    def remove_node(self, node_id: int) -> None:
+        """Forget a node, its GPUs and what is held on it; an unknown one is fine."""
+        node = self.nodes.pop(node_id, None)
+        if node is None:
+            return
+        for gpu in node.gpus:
+            del self._gpus[gpu.id]
+        self._shelves.remove(node)
+        self._shapes.remove(node)
+        self._timeline.forget(node_id)
+        self._held -= sum(1 for _ in _endings_of(node))
+
+    def node_of(self, gpu_id: int) -> NodeState | None:
+        """Return the node of a GPU of this pool."""
+        found = self._gpus.get(gpu_id)
+        return None if found is None else found[0]
+
+    # -- what is held ------------------------------------------------------------------------------
 
     def book(self, gpu_id: int, key: HeldKey, held: Held) -> None:
         """Note that units are held; noting it again, or otherwise, replaces what was noted."""
-        found = self._gpus.get(gpu_id)
-        if found is None:
+        if gpu_id not in self._gpus:
             return
-        node, gpu = found
+        node, gpu = self._gpus[gpu_id]
         before = gpu.held.get(key)
         if before == held:
             return
-        if before is None:
-            self._held += 1
-        else:
+        if before is not None:
+            self._held -= 1
             self.freed += 1
         gpu.put(key, held)
-        self._endings.add((held.end, gpu_id, *key))
         self._gpu_changed(node, gpu)
+        self._hold((held.end, gpu_id, *key))
 
     def free(self, gpu_id: int, key: HeldKey) -> None:
         """Note that units are free again; noting it twice is fine."""
-        found = self._gpus.get(gpu_id)
-        if found is None or key not in found[1].held:
+        node, gpu = self._gpus.get(gpu_id, (None, None))
+        if node is None or gpu is None or key not in gpu.held:
             return
-        node, gpu = found
         gpu.drop(key)
-        self._let_go()
+        self._held -= 1
+        self.freed += 1
         self._gpu_changed(node, gpu)
 
     def book_host(self, node_id: int, holder: str, held: HostHeld) -> None:
-        """Note that host resources are held by a reservation."""
+        """Note that host resources are held by a reservation; noting it otherwise replaces that."""
         node = self.nodes.get(node_id)
-        if node is None or node.held.get(holder) == held:
+        if node is None:
             return
-        if holder in node.held:
+        before = node.held.get(holder)
+        if before == held:
+            return
+        if before is not None:
+            self._held -= 1
             self.freed += 1
-        else:
-            self._held += 1
         node.put(holder, held)
-        self._endings.add((held.end, node_id, holder, HOST))
         self._host_changed(node)
+        self._hold((held.end, node_id, holder, HOST))
 
     def free_host(self, node_id: int, holder: str) -> None:
         """Note that a reservation's host resources are free again; noting it twice is fine."""
@@ -96,7 +121,8 @@ class PoolIndex:
         if node is None or holder not in node.held:
             return
         node.drop(holder)
-        self._let_go()
+        self._held -= 1
+        self.freed += 1
         self._host_changed(node)
 
     def advance(self, now: int) -> None:
@@ -104,14 +130,14 @@ class PoolIndex:
         for end, place, holder, number in self._endings.due(now):
             if number == HOST:
                 node = self.nodes.get(place)
-                held_host = None if node is None else node.held.get(holder)
-                if held_host is not None and held_host.end == end:
+                if node is not None and holder in node.held and node.held[holder].end == end:
                     self.free_host(place, holder)
-            else:
-                found = self._gpus.get(place)
-                held = None if found is None else found[1].held.get((holder, number))
+            elif place in self._gpus:
+                held = self._gpus[place][1].held.get((holder, number))
                 if held is not None and held.end == end:
                     self.free(place, (holder, number))
+
+    # -- choosing ----------------------------------------------------------------------------------
 
     def place(self, ask: Ask, start: int, end: int, now: int) -> Offer | Verdict:
         """Choose room for the ask in [start, end), or say why there is none.
@@ -119,38 +145,46 @@ class PoolIndex:
         What is chosen is not held: the caller books it, here and in the database.
         """
         self.advance(now)
-        if self._refusals_at != self.freed:
+        if self._refused_at != self.freed:
             self._refusals.clear()
-            self._refusals_at = self.freed
-        refused = self._refusals.get((ask, start, end))
-        if refused is not None:
-            return refused
-        changing = set(self._timeline.changing(start))
-        cut: set[int] = set()
+            self._refused_at = self.freed
+        refusal = self._refusals.get((ask, start, end))
+        if refusal is not None:
+            return refusal
         seen: set[int] = set()
-        for node_id in self._candidates(ask, changing):
-            if node_id in seen:
+        cut: set[int] = set()
+        for node in self._candidates(ask, start):
+            if node.id in seen:
                 continue
-            seen.add(node_id)
+            seen.add(node.id)
             try:
-                offer = place_on(self.nodes[node_id], ask, start, end, now)
+                offer = place_on(node, ask, start, end, now)
             except SearchExhaustedError:
-                cut.add(node_id)
+                cut.add(node.id)
                 continue
             if offer is not None:
                 return offer
-        found = self._shapes.explain(ask, start, end, looked_at=changing, cut=cut)
-        self._refusals[ask, start, end] = found
-        return found
+        changing = set(self._timeline.changing(start))
+        refusal = self._shapes.explain(ask, start, end, looked_at=changing, cut=cut)
+        if len(self._refusals) >= _REFUSALS_KEPT:
+            self._refusals.clear()
+        self._refusals[ask, start, end] = refusal
+        return refusal
 
-    def _candidates(self, ask: Ask, changing: set[int]) -> Iterator[int]:
+    def _candidates(self, ask: Ask, start: int) -> Iterator[NodeState]:
+        """Yield nodes that may have room, those first that have it in every window; some twice."""
         if ask.devices:
-            # The request with the largest pieces has the fewest places.
-            scarce = max(ask.devices, key=lambda device: (device.units, device.count))
-            yield from self._shelves.candidates(scarce, ask.vcpu_milli)
+            scarce = max(ask.devices, key=_scarcity)
+            for node_id in self._shelves.candidates(scarce, ask.vcpu_milli):
+                node = self.nodes[node_id]
+                if node.memory_free >= ask.memory_mib:
+                    yield node
         else:
-            yield from (node.id for node in self._shapes.hosts(ask))
-        yield from sorted(changing)
+            yield from self._shapes.hosts(ask)
+        for node_id in self._timeline.changing(start):
+            yield self.nodes[node_id]
+
+    # -- keeping the order -------------------------------------------------------------------------
 
     def _gpu_changed(self, node: NodeState, gpu: GpuState) -> None:
         self._shelves.gpu_changed(node, gpu)
@@ -161,21 +195,23 @@ class PoolIndex:
         self._shapes.host_changed(node)
         self._timeline.note(node)
 
-    def _let_go(self) -> None:
-        self.freed += 1
-        self._held -= 1
-        if len(self._endings) > 2 * self._held + _STALE_ENDINGS:
-            self._endings.keep(
-                [
-                    *(
-                        (h.end, g.id, *key)
-                        for _, g in self._gpus.values()
-                        for key, h in g.held.items()
-                    ),
-                    *(
-                        (h.end, node.id, holder, HOST)
-                        for node in self.nodes.values()
-                        for holder, h in node.held.items()
-                    ),
-                ]
-            )
+    def _hold(self, ending: tuple[int, int, str, int]) -> None:
+        self._endings.add(ending)
+        self._held += 1
+        # What was freed early leaves its end behind; without this, those would pile up for ever.
+        if len(self._endings) > 2 * self._held + 64:
+            nodes = self.nodes.values()
+            self._endings.keep([each for node in nodes for each in _endings_of(node)])
+
+
+def _scarcity(device: DeviceAsk) -> tuple[int, int]:
+    """Rank device asks: the one with the largest pieces has the fewest places."""
+    return device.units, device.count
+
+
+def _endings_of(node: NodeState) -> Iterator[tuple[int, int, str, int]]:
+    for holder, host in node.held.items():
+        yield host.end, node.id, holder, HOST
+    for gpu in node.gpus:
+        for key, held in gpu.held.items():
+            yield held.end, gpu.id, *key

@@ -134,7 +134,8 @@ class Shapes:
             )
             return verdict(len(self._of), codes)
         never = self._answers(ask.devices)
-        counts: Counter[str] = Counter({"search_exhausted": len(cut), "units_booked": -len(cut)})
+        short_of_time = sum(1 for each in cut if never[self._of[each]] is None)
+        counts = Counter({"search_exhausted": short_of_time, "units_booked": -short_of_time})
         for shape, reason in never.items():
             if reason is not None:
                 counts[reason] += len(shape.nodes)
@@ -177,10 +178,9 @@ class Shapes:
 
 
 def _signature(node: NodeState) -> Hashable:
-    return node.healthy, tuple(sorted(Counter(map(_gpu_signature, node.gpus)).items(), key=repr))
+    return node.healthy, frozenset(Counter(map(_gpu_signature, node.gpus)).items())
 
 
 def _gpu_signature(gpu: GpuState) -> Hashable:
-    profiles = tuple(sorted(Counter(atom.profile for atom in gpu.atoms).items()))
-    group = tuple(sorted(gpu.group.items()))
-    return gpu.split, gpu.ruler, group, gpu.bookable, profiles
+    profiles = frozenset(Counter(atom.profile for atom in gpu.atoms).items())
+    return gpu.split, gpu.ruler, frozenset(gpu.group.items()), gpu.bookable, profiles
