@@ -1,7 +1,7 @@
 """Admission: from a request to an ask, or a clear refusal. Pure but for what it is given."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -14,7 +14,12 @@ from apportion.placement.selectors import Expression, check_expression
 from apportion.pools.service import PoolRecord
 from apportion.quantities.sizes import parse_memory_gib, parse_milli_cpu
 from apportion.quantities.windows import parse_duration, parse_instant
-from apportion.reservations.schemas import DeviceRequest, MatchExpression, ReservationCreate
+from apportion.reservations.schemas import (
+    DeviceRequest,
+    MatchExpression,
+    Quantity,
+    ReservationCreate,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +92,8 @@ def admit(request: ReservationCreate, pools: Sequence[PoolRecord]) -> Ask:
     """
     ask = Ask(
         devices=tuple(_device(device, at) for at, device in enumerate(request.devices)),
-        vcpu_milli=parse_milli_cpu(request.resources.vcpu, field="resources.vcpu"),
-        memory_mib=parse_memory_gib(request.resources.memory_gib, field="resources.memoryGiB"),
+        vcpu_milli=_amount(request.resources.vcpu, parse_milli_cpu, "resources.vcpu"),
+        memory_mib=_amount(request.resources.memory_gib, parse_memory_gib, "resources.memoryGiB"),
     )
     if not ask.devices and not ask.vcpu_milli and not ask.memory_mib:
         raise InvalidInputError(
@@ -124,6 +129,10 @@ def read_window(
     if end <= start:
         raise InvalidInputError("must lie after the start", field="end", given=request.end)
     return start, end, None
+
+
+def _amount(value: Quantity, read: Callable[..., int], field_name: str) -> int:
+    return read(value, field=field_name) if value != 0 else 0
 
 
 def _device(device: DeviceRequest, at: int) -> DeviceAsk:

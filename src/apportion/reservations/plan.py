@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from apportion.bookings.service import NewBooking, NewHostBooking
 from apportion.errors import ApportionError, QuotaExceededError
@@ -15,6 +15,8 @@ from apportion.pools.policy import mps_units
 from apportion.pools.service import PoolRecord, Quota, QuotaKey
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet, micros
+
+_HUNDREDTHS: Final = tuple(Fraction(units, 100) for units in range(101))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class Planner:
     def _share(self, draft: Draft, pool: PoolRecord, piece: Piece) -> Fraction:
         device = draft.ask.devices[piece.device]
         if device.cls == "gpu.share":
-            return Fraction(device.units, 100)
+            return _HUNDREDTHS[device.units]
         if device.cls == "gpu.slot":
             slots = pool.policy.replicas or 1
             each = Fraction(mps_units(slots), 100) if pool.sharing == "mps" else Fraction(1, slots)

@@ -33,7 +33,7 @@ FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: place_pending
 UPDATE reservations
-SET state = 'placed',
+SET state = new.state,
     reason = jsonb_build_object('code', 'placed', 'message', 'placed after waiting'),
     pool_id = new.pool_id,
     starts_at = new.starts,
@@ -41,9 +41,9 @@ SET state = 'placed',
     charges = new.charges,
     updated_at = %(now)s
 FROM unnest(
-    %(ids)s::text[], %(pool_ids)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[],
-    %(charges)s::jsonb[]
-) AS new (id, pool_id, starts, ends, charges)
+    %(ids)s::text[], %(pool_ids)s::text[], %(states)s::text[], %(starts)s::timestamptz[],
+    %(ends)s::timestamptz[], %(charges)s::jsonb[]
+) AS new (id, pool_id, state, starts, ends, charges)
 WHERE reservations.id = new.id;
 
 -- name: keep_pending

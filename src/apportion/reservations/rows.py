@@ -69,6 +69,7 @@ async def write(
             {
                 "ids": [each.draft.id for each in tried],
                 "pool_ids": [each.pool.id for each in tried],
+                "states": [_state(each, now) for each in tried],
                 "starts": [each.start for each in tried],
                 "ends": [each.end for each in tried],
                 "charges": [Jsonb(_charges(each)) for each in tried],
@@ -106,6 +107,7 @@ async def tell(
             each.draft.id,
             {
                 "pool_id": each.pool.id,
+                "state": _state(each, now),
                 "start": each.start.isoformat(),
                 "end": each.end.isoformat(),
                 "charges": _charges(each),
@@ -126,11 +128,11 @@ async def _insert(
 ) -> None:
     if not decisions:
         return
-    rows = [_row(each) for each in decisions]
+    rows = [_row(each, now) for each in decisions]
     await connection.execute(QUERIES["insert"], {"rows": as_rows(rows), "now": now})
 
 
-def _row(decision: Placed | Waiting) -> dict[str, object]:
+def _row(decision: Placed | Waiting, now: datetime) -> dict[str, object]:
     draft = decision.draft
     placed = decision if isinstance(decision, Placed) else None
     return {
@@ -140,7 +142,7 @@ def _row(decision: Placed | Waiting) -> dict[str, object]:
         "name": draft.name,
         "pool_id": None if placed is None else placed.pool.id,
         "candidates": draft.candidates,
-        "state": "pending" if placed is None else "placed",
+        "state": "pending" if placed is None else _state(placed, now),
         "reason": decision.reason if isinstance(decision, Waiting) else _placed_in(decision),
         "devices": draft.devices,
         "vcpu_milli": draft.ask.vcpu_milli,
@@ -155,6 +157,11 @@ def _row(decision: Placed | Waiting) -> dict[str, object]:
         "request_hash": draft.request_hash,
         "created_at": draft.created_at,
     }
+
+
+def _state(placed: Placed, now: datetime) -> str:
+    """Return where a placed one stands: a window that has begun is active at once."""
+    return "active" if placed.start <= now else "placed"
 
 
 def _placed_in(placed: Placed) -> dict[str, str]:

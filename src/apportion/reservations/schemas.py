@@ -3,10 +3,10 @@
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from apportion.nodes.schemas import AtomClass, ShareText
-from apportion.pools.schemas import IdempotencyKey, Schema, Sharing
+from apportion.pools.schemas import IdempotencyKey, Schema, Sharing, View
 
 State = Literal["pending", "placed", "active", "ending", "ended", "failed"]
 LIVE: tuple[State, ...] = ("placed", "active", "ending")
@@ -88,13 +88,13 @@ class ReservationCreate(Schema):
     idempotency_key: IdempotencyKey | None = None
 
 
-class BookingOut(BaseModel):
+class BookingOut(View):
     """One piece: which units of which GPU, and what part of a GPU hour an hour of it is."""
 
     gpu_id: str
     node: str
     device: int
-    class_: AtomClass = Field(serialization_alias="class", validation_alias="class")
+    class_: AtomClass = Field(alias="class")
     units: str
     atom: str | None
     share: ShareText
@@ -102,14 +102,14 @@ class BookingOut(BaseModel):
     end: AwareDatetime
 
 
-class HostOut(BaseModel):
+class HostOut(View):
     """Host resources, as exact text."""
 
     vcpu: str
-    memory_gib: str = Field(serialization_alias="memoryGiB", validation_alias="memoryGiB")
+    memory_gib: str = Field(alias="memoryGiB")
 
 
-class ReservationView(BaseModel):
+class ReservationView(View):
     """A reservation: what was asked, where it stands and why, and what it has."""
 
     id: str

@@ -182,6 +182,7 @@ CREATE TABLE gpus (
     CONSTRAINT gpus_pkey PRIMARY KEY (id),
     CONSTRAINT gpus_uuid_key UNIQUE (uuid),
     CONSTRAINT gpus_id_board_key UNIQUE (id, board),
+    CONSTRAINT gpus_id_pool_key UNIQUE (id, pool_id),
     CONSTRAINT gpus_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT gpus_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
     CONSTRAINT gpus_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id),
@@ -314,9 +315,7 @@ CREATE TABLE bookings (
     CONSTRAINT bookings_no_overlap EXCLUDE USING gist (
         gpu_id WITH =, units WITH &&, during WITH &&
     ) WHERE (voided_at IS NULL),
-    CONSTRAINT bookings_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
-    CONSTRAINT bookings_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
-    CONSTRAINT bookings_gpu_fkey FOREIGN KEY (gpu_id) REFERENCES gpus (id),
+    CONSTRAINT bookings_gpu_fkey FOREIGN KEY (gpu_id, pool_id) REFERENCES gpus (id, pool_id),
     CONSTRAINT bookings_reservation_fkey FOREIGN KEY (reservation_id) REFERENCES reservations (id)
         DEFERRABLE INITIALLY DEFERRED,
     CONSTRAINT bookings_atom_fkey FOREIGN KEY (atom_id, gpu_id, units)
@@ -358,7 +357,6 @@ CREATE TABLE host_bookings (
     changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     CONSTRAINT host_bookings_pkey PRIMARY KEY (id),
     CONSTRAINT host_bookings_reservation_key UNIQUE (reservation_id),
-    CONSTRAINT host_bookings_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT host_bookings_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id),
     CONSTRAINT host_bookings_reservation_fkey FOREIGN KEY (reservation_id) REFERENCES reservations (id)
         DEFERRABLE INITIALLY DEFERRED,
@@ -374,7 +372,8 @@ CREATE INDEX host_bookings_node ON host_bookings USING gist (node_id, during) WH
 CREATE INDEX host_bookings_changed ON host_bookings (changed_xid);
 
 -- The outbox: appended in the transaction of the change it tells of. xid lets a reader cut where every
--- earlier transaction has ended, because ids are given before commits.
+-- earlier transaction has ended, because ids are given before commits. No foreign key: an event outlives
+-- what it tells of.
 CREATE TABLE events (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     tenant_id text NOT NULL,
@@ -385,8 +384,7 @@ CREATE TABLE events (
     data jsonb NOT NULL,
     occurred_at timestamptz NOT NULL,
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    CONSTRAINT events_pkey PRIMARY KEY (id),
-    CONSTRAINT events_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
+    CONSTRAINT events_pkey PRIMARY KEY (id)
 );
 CREATE INDEX events_by_subject ON events (subject, xid, id);
 CREATE INDEX events_by_tenant ON events (tenant_id, xid, id);

@@ -1,0 +1,149 @@
+"""Routes of reservations."""
+
+from datetime import datetime
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, Field
+
+from apportion.errors import ApportionError, InvalidInputError
+from apportion.pools.schemas import Schema
+from apportion.reservations.schemas import ReservationCreate, ReservationView, State
+from apportion.reservations.service import Reservations
+from apportion.server.door import Door, TheCaller
+from apportion.server.idempotency import KeyHeader, one_key
+from apportion.server.paging import Cursor, Filter, Limit, Page, bad_cursor, cut, decode_cursor
+from apportion.server.problems import Problem, problem_of
+
+router = APIRouter(route_class=Door, tags=["reservations"])
+
+BATCH_MAX = 500
+"""The most reservations of one batch."""
+
+
+class ReservationPage(Page[ReservationView]):
+    """Reservations, newest first."""
+
+
+class ReservationBatch(Schema):
+    """Many asks in one go; give each its own idempotency_key."""
+
+    reservations: Annotated[list[ReservationCreate], Field(min_length=1, max_length=BATCH_MAX)]
+
+
+class BatchMade(BaseModel):
+    """An ask that was placed or waits."""
+
+    reservation: ReservationView
+
+
+class BatchRefused(BaseModel):
+    """An ask that was refused; the others stand."""
+
+    error: Problem
+
+
+class BatchAnswer(BaseModel):
+    """One answer for each ask, in the same order."""
+
+    items: list[BatchMade | BatchRefused]
+
+
+def _service(request: Request) -> Reservations:
+    return cast("Reservations", request.app.state.reservations)
+
+
+TheReservations = Annotated[Reservations, Depends(_service)]
+ReservationId = Annotated[str, Path()]
+
+
+@router.post("/v1/reservations", status_code=201, summary="Reserve; what has no room waits")
+async def create_reservation(
+    reservations: TheReservations,
+    caller: TheCaller,
+    request: ReservationCreate,
+    key: KeyHeader = None,
+) -> ReservationView:
+    return await reservations.create(caller, one_key(request, key))
+
+
+@router.post("/v1/reservations/batch", summary="Reserve many at once; each stands alone")
+async def create_reservations(
+    reservations: TheReservations, caller: TheCaller, batch: ReservationBatch, request: Request
+) -> BatchAnswer:
+    _check_no_key(request)
+    outcomes = await reservations.create_many(caller, batch.reservations)
+    made = await reservations.get_many(caller, [each for each in outcomes if isinstance(each, str)])
+    return BatchAnswer(
+        items=[
+            BatchRefused(error=problem_of(each, caller.request_id))
+            if isinstance(each, ApportionError)
+            else BatchMade(reservation=made[each])
+            for each in outcomes
+        ]
+    )
+
+
+@router.get("/v1/reservations", summary="List reservations, newest first")
+async def list_reservations(
+    reservations: TheReservations,
+    caller: TheCaller,
+    pool_id: Filter = None,
+    state: Annotated[list[State] | None, Query(description="May be repeated.")] = None,
+    name: Filter = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> ReservationPage:
+    found = await reservations.list(
+        caller,
+        before=_position(cursor),
+        limit=limit + 1,
+        pool_id=pool_id,
+        states=state,
+        name=name,
+    )
+    items, following = cut(
+        "list_reservations", found, limit, lambda each: [each.created_at.isoformat(), each.id]
+    )
+    return ReservationPage(items=items, next_cursor=following)
+
+
+@router.get("/v1/reservations/{reservation_id}", summary="Show a reservation and what it has")
+async def get_reservation(
+    reservations: TheReservations, caller: TheCaller, reservation_id: ReservationId
+) -> ReservationView:
+    return await reservations.get(caller, reservation_id)
+
+
+@router.post(
+    "/v1/reservations/{reservation_id}/release", summary="End a reservation now, or cancel it"
+)
+async def release_reservation(
+    reservations: TheReservations, caller: TheCaller, reservation_id: ReservationId
+) -> ReservationView:
+    return await reservations.release(caller, reservation_id)
+
+
+def _check_no_key(request: Request) -> None:
+    """Refuse a key for the whole batch: ignored in silence, a retry would book everything twice."""
+    key = request.headers.get("Idempotency-Key")
+    if key is not None:
+        raise InvalidInputError(
+            "is not read for a batch",
+            field="Idempotency-Key",
+            given=key,
+            allowed="an idempotency_key in each reservation",
+        )
+
+
+def _position(cursor: str | None) -> tuple[datetime, str] | None:
+    if cursor is None:
+        return None
+    created, reservation_id = decode_cursor("list_reservations", cursor, "", "")
+    try:
+        instant = datetime.fromisoformat(created)
+    except ValueError:
+        raise bad_cursor(cursor) from None
+    if instant.tzinfo is None:
+        raise bad_cursor(cursor)
+    return instant, reservation_id
