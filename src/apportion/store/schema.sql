@@ -341,7 +341,7 @@ CREATE TABLE bookings (
 );
 CREATE INDEX bookings_changed ON bookings (changed_xid);
 CREATE INDEX bookings_reservation ON bookings (reservation_id);
-CREATE INDEX bookings_ended ON bookings (tenant_id, upper(planned));
+CREATE INDEX bookings_ended ON bookings (upper(planned));
 
 -- Host resources of one node for a window. A check on one row cannot see time: whoever writes here
 -- holds the node's row lock and has the peak over the window tested in the same transaction.
