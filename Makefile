@@ -6,7 +6,7 @@ RUN := .venv/bin
 STATE ?= .state
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check format bench clean
+.PHONY: help up test test-pg15 check format bench clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,9 @@ up: .venv/.run ## start the server with its demo: a real fleet and its real task
 
 test: .venv/.dev ## run the tests (real PostgreSQL, real processes)
 	$(RUN)/python -m pytest -n 2 -m "not slow"
+
+test-pg15: .venv/.dev ## run the database tests on Debian's PostgreSQL 15
+	APPORTION_TEST_PG_BIN=/usr/lib/postgresql/15/bin $(RUN)/python -m pytest -n 2 -m "not slow" tests/store tests/services
 
 check: .venv/.dev ## lint, format, types, layers
 	$(RUN)/ruff check .
