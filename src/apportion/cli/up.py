@@ -94,7 +94,7 @@ def _report(summary: "Summary", work: "Work") -> str:
         lines += ["Not placed, waiting for room:", _waiting(summary.waiting), ""]
     colour, boxes = wants_colour(), can_draw_boxes()
     for picture in summary.pictures:
-        cells = [Cell(label, mask) for label, mask in picture.cells]
+        cells = [Cell(label=label, mask=mask) for label, mask in picture.cells]
         lines.append(picture.title)
         lines += draw_gpu(picture.units, cells, colour=colour, boxes=boxes)
     return "\n".join(lines)

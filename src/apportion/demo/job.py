@@ -54,20 +54,20 @@ async def run(runtime: Runtime, reservations: Reservations, caller: Caller, repo
     for model, documents in fleet.items():
         pool_id = await _pool(runtime, caller, _shared_pool(model))
         pool_ids.append(pool_id)
+        done += len(documents)
         if not await _has_nodes(runtime, caller, pool_id):
             await import_inventories(runtime, caller, pool_id, documents)
-        done += len(documents)
-        report(Progress("importing nodes", done, total))
+            report(Progress("importing nodes", done, total))
     await _mig(runtime, reservations, caller)
+    # The last task stands for all: they are placed in order.
+    if await reservations.get_many(caller, [_id(caller, trace.LAST_TASK)]):
+        return Work(0, 0.0)
     return await _tasks(reservations, caller, list(trace.tasks(pool_ids)), report)
 
 
 async def _tasks(
     reservations: Reservations, caller: Caller, asks: Sequence[ReservationCreate], report: Report
 ) -> Work:
-    there = await reservations.get_many(caller, [_id(caller, asks[-1])])
-    if there:
-        return Work(0, 0.0)
     started = perf_counter()
     done = 0
     for batch in _batches(asks):
@@ -84,8 +84,10 @@ async def _mig(runtime: Runtime, reservations: Reservations, caller: Caller) -> 
     if not await _has_nodes(runtime, caller, pool_id):
         await import_inventories(runtime, caller, pool_id, [mig.node()])
     people = mig.people(pool_id, runtime.now())
-    there = await reservations.get_many(caller, [_id(caller, person) for person in people])
-    missing = [person for person in people if _id(caller, person) not in there]
+    there = await reservations.get_many(
+        caller, [_id(caller, person.idempotency_key) for person in people]
+    )
+    missing = [person for person in people if _id(caller, person.idempotency_key) not in there]
     for outcome in await reservations.create_many(caller, missing):
         if isinstance(outcome, ApportionError):
             raise outcome
@@ -133,8 +135,8 @@ def _mig_pool() -> PoolCreate:
     )
 
 
-def _id(caller: Caller, request: ReservationCreate) -> str:
-    return derive_id("res", caller.tenant_id, caller.actor, request.idempotency_key or "")
+def _id(caller: Caller, key: str | None) -> str:
+    return derive_id("res", caller.tenant_id, caller.actor, key or "")
 
 
 def _batches(asks: Iterable[ReservationCreate]) -> Iterator[list[ReservationCreate]]:

@@ -18,6 +18,8 @@ from apportion.reservations.schemas import DeviceRequest, HostResources, Reserva
 HOLD: Final = "30d"
 """How long each task keeps its place: the trace's own lifetimes would leave the fleet empty."""
 
+LAST_TASK: Final = "openb-pod-8151"
+
 _DATA: Final = files("apportion.demo") / "data"
 
 

@@ -6,8 +6,8 @@ Signals end it cleanly: no new requests, open ones finish, then the clock's work
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ async def up(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
-        async with running(state, database_url=database_url) as system, _serving(system, listener):
+        async with running(state, database_url=database_url) as system, _serving(system, listener, stop):
             url = "http://{}:{}".format(*listener.getsockname()[:2])
             work = asyncio.create_task(started(system, url))
             stopping = asyncio.create_task(stop.wait())
@@ -52,8 +52,10 @@ async def up(
 
 
 @asynccontextmanager
-async def _serving(system: System, listener: socket.socket) -> AsyncGenerator[None]:
-    app = create_app(system.runtime, system.reservations)
+async def _serving(
+    system: System, listener: socket.socket, stop: asyncio.Event
+) -> AsyncGenerator[None]:
+    app = create_app(system.runtime, system.reservations, ready=lambda: not stop.is_set())
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -67,9 +69,10 @@ async def _serving(system: System, listener: socket.socket) -> AsyncGenerator[No
 class _Server(uvicorn.Server):
     """uvicorn without its own signal handlers: `up` decides what ends when."""
 
-    def capture_signals(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
         """Leave the process's signals alone."""
-        return nullcontext()
+        yield
 
 
 def _listen(host: str, port: int) -> socket.socket:
