@@ -10,6 +10,7 @@ from typing import Any, Final
 from apportion.bookings.service import NewBooking, NewHostBooking
 from apportion.errors import ApportionError, QuotaExceededError
 from apportion.placement import Held, Offer, Piece, Verdict
+from apportion.placement.cost import cost
 from apportion.placement.state import HostHeld
 from apportion.pools.policy import mps_units
 from apportion.pools.service import PoolRecord, Quota, QuotaKey
@@ -67,9 +68,9 @@ class Planner:
         self._now = now
 
     def decide(self, draft: Draft) -> Decision:
-        """Choose and hold the tightest fit among the candidate pools, or say why not."""
+        """Choose and hold the best offer of the candidate pools, or say why there is none."""
         start, end = draft.window(self._now)
-        best: tuple[int, PoolRecord, Offer] | None = None
+        best: tuple[tuple[int, int], PoolRecord, Offer] | None = None
         verdicts: dict[str, Verdict] = {}
         short: list[tuple[str, str]] = []
         for pool_id in draft.candidates:
@@ -84,8 +85,10 @@ class Planner:
             found = index.place(draft.ask, micros(start), micros(end), micros(self._now))
             if isinstance(found, Verdict):
                 verdicts[pool_id] = found
-            elif best is None or found.leftover < best[0]:
-                best = (found.leftover, pool, found)
+                continue
+            price = cost(index.nodes[found.node], draft.ask, found)
+            if best is None or price < best[0]:
+                best = (price, pool, found)
         if best is not None:
             return self._place(draft, best[1], best[2], (start, end))
         if not verdicts:
