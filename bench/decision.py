@@ -130,21 +130,16 @@ def run() -> dict[str, float]:
     timings, placed = fill(PoolIndex(nodes), random.Random(SEED), gpus)
     every = timings.accepted + timings.refused
     figures = {
-        "decisions": float(len(every)),
-        "decisions_per_second": len(every) / sum(every) * 1e6,
-        "gpus_allocated_percent": 100 * placed / gpus,
+        "decision.count": float(len(every)),
+        "decision.per_second": len(every) / sum(every) * 1e6,
+        "decision.gpus_allocated_percent": 100 * placed / gpus,
     }
     for name, times in (
         ("", every),
         ("accepted_", timings.accepted),
         ("refused_", timings.refused),
     ):
-        figures[f"{name}median_us"] = statistics.median(times)
-        figures[f"{name}p99_us"] = statistics.quantiles(times, n=100)[98]
-    figures["refused"] = float(len(timings.refused))
+        figures[f"decision.{name}median_us"] = statistics.median(times)
+        figures[f"decision.{name}p99_us"] = statistics.quantiles(times, n=100)[98]
+    figures["decision.refused"] = float(len(timings.refused))
     return figures
-
-
-if __name__ == "__main__":
-    for key, value in run().items():
-        print(f"{key:24} {value:12,.1f}")

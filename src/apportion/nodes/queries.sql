@@ -157,6 +157,7 @@ SELECT
 FROM nodes
 WHERE tenant_id = %(tenant_id)s
     AND uid > %(after)s
+    AND (%(id)s::text IS NULL OR uid = %(id)s)
     AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
     AND (%(name)s::text IS NULL OR name = %(name)s)
     AND (%(health)s::text IS NULL OR health = %(health)s)

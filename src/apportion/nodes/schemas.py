@@ -7,9 +7,9 @@ sends. It is a full picture: a GPU that it does not list is no longer there.
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, Field, PlainSerializer
+from pydantic import AwareDatetime, Field, PlainSerializer
 
-from apportion.pools.schemas import Name, Schema
+from apportion.pools.schemas import Name, Schema, View
 
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 Text = Annotated[str, Field(min_length=1, max_length=200)]
@@ -92,7 +92,7 @@ class Inventory(Schema):
     gpus: list[GpuReport] = Field(max_length=64, default_factory=list[GpuReport])
 
 
-class ResourceView(BaseModel):
+class ResourceView(View):
     """A host scalar: vcpu in CPUs, memoryGiB in GiB, huge pages in pages, as exact text."""
 
     resource: str
@@ -101,7 +101,7 @@ class ResourceView(BaseModel):
     capacity: str
 
 
-class NodeView(BaseModel):
+class NodeView(View):
     """A node as the operator sees it."""
 
     id: str
@@ -117,7 +117,7 @@ class NodeView(BaseModel):
     resources: list[ResourceView]
 
 
-class GpuView(BaseModel):
+class GpuView(View):
     """A GPU: what it is, how it is split, and why it cannot be booked where it cannot."""
 
     id: str
@@ -135,14 +135,14 @@ class GpuView(BaseModel):
     unbookable_reason: str | None
 
 
-class AtomView(BaseModel):
+class AtomView(View):
     """What can be booked, or the reason why it cannot be now."""
 
     id: str
     pool_id: str
     gpu_id: str
     node: str
-    class_: AtomClass = Field(serialization_alias="class")
+    class_: AtomClass = Field(alias="class")
     units: str
     share: ShareText
     bookable: bool

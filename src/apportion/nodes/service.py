@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
+from apportion.errors import InvalidInputError, NotFoundError
 from apportion.geometry import boards
 from apportion.nodes.inventory import TARGETS, import_inventories
-from apportion.nodes.schemas import AtomView, GpuView, NodeView, ResourceView
+from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
 from apportion.placement import AtomState, GpuState, NodeState
 from apportion.placement.selectors import GROUP_KEYS
 from apportion.quantities.shares import exact_text
@@ -21,11 +22,13 @@ __all__ = [
     "TARGETS",
     "count_fleet",
     "fleet_revisions",
+    "get_node",
     "import_inventories",
     "list_atoms",
     "list_gpus",
     "list_nodes",
     "load_fleet",
+    "report_inventory",
     "sync_placements",
 ]
 
@@ -88,17 +91,29 @@ async def list_nodes(
     health: str | None = None,
 ) -> list[NodeView]:
     """Return the caller's nodes by id."""
-    parameters = {
-        "tenant_id": caller.tenant_id,
-        "after": after,
-        "limit": limit,
-        "pool_id": pool_id,
-        "name": name,
-        "health": health,
-    }
-    async with runtime.db.connection() as connection:
-        cursor = await connection.execute(_QUERIES["list_nodes"], parameters)
-        return [_node_view(row) for row in await cursor.fetchall()]
+    filters = {"pool_id": pool_id, "name": name, "health": health}
+    return await _nodes(runtime, caller, {**filters, "after": after, "limit": limit})
+
+
+async def get_node(runtime: Runtime, caller: Caller, node_id: str) -> NodeView:
+    """Return one node of the caller; NotFoundError for any other."""
+    found = await _nodes(runtime, caller, {"id": node_id})
+    if not found:
+        raise NotFoundError("no such node", field="node_id", given=node_id)
+    return found[0]
+
+
+async def report_inventory(
+    runtime: Runtime, caller: Caller, node_id: str, document: Inventory
+) -> NodeView:
+    """Take in a report about a node that has joined; its name cannot change."""
+    node = await get_node(runtime, caller, node_id)
+    if document.node != node.name:
+        raise InvalidInputError(
+            "is another node", field="node", given=document.node, allowed=node.name
+        )
+    await import_inventories(runtime, caller, node.pool_id, [document])
+    return await get_node(runtime, caller, node_id)
 
 
 async def list_gpus(
@@ -181,6 +196,22 @@ async def load_fleet(
         NodeState(**row, gpus=tuple(gpus.get(row["id"], ()))) for row in await cursor.fetchall()
     ]
     return nodes, shares
+
+
+async def _nodes(runtime: Runtime, caller: Caller, filters: Mapping[str, object]) -> list[NodeView]:
+    everything = {
+        "id": None,
+        "after": "",
+        "limit": 1,
+        "pool_id": None,
+        "name": None,
+        "health": None,
+    }
+    async with runtime.db.connection() as connection:
+        cursor = await connection.execute(
+            _QUERIES["list_nodes"], {**everything, **filters, "tenant_id": caller.tenant_id}
+        )
+        return [_node_view(row) for row in await cursor.fetchall()]
 
 
 def _gpu_state(rows: Sequence[Mapping[str, Any]]) -> GpuState:

@@ -1,9 +1,9 @@
 """What an offer costs those who come later: GPUs that are free but that their host cannot serve.
 
-A node is built with so much CPU and memory per GPU. When less than that is left beside a free GPU, part
-of the GPU is stranded: it is free and nobody can use it. Between offers of several pools the one that
-strands least is taken, and among equals the one that leaves least of its GPUs. The measure has no
-constant to tune: each node is compared with its own build.
+A node is built with so much CPU and memory per GPU. When less than that is left beside a free
+GPU, part of the GPU is stranded: it is free and nobody can use it. Between offers of several
+pools the one that strands least is taken, and among equals the one that leaves least of its GPUs.
+The measure has no constant to tune: each node is compared with its own build.
 """
 
 from typing import Final

@@ -1,7 +1,5 @@
 """Why a node has no room for an ask: the first thing that stands in the way, by its code."""
 
-from collections.abc import Iterator
-
 from apportion.placement.asks import CLASS_OF, Ask, DeviceAsk
 from apportion.placement.search import fits_empty, selects
 from apportion.placement.selectors import Selector
@@ -38,29 +36,28 @@ def why_not(node: NodeState, ask: Ask, start: int, end: int) -> str:
 
 
 def _none_matches(node: NodeState, device: DeviceAsk) -> str | None:
-    of_class = list(_pieces(node, device))
-    if not of_class:
-        if device.cls == "gpu" and node.gpus:
-            return "no_unsplit_gpu"
-        return "profile_not_in_layout" if _is_mig(node, device) else "class_not_offered"
+    gpus = [gpu for gpu in node.gpus if CLASS_OF[gpu.split] == device.cls]
+    if not gpus:
+        return _no_such_class(node, device)
+    pieces = [piece for gpu in gpus for piece in _pieces(gpu)]
+    if not pieces and not any(gpu.bookable for gpu in gpus):
+        # Instances that are being made again, or whose GPU failed, are not there to be named.
+        return "gpu_unbookable"
     profile = Selector(tuple(e for e in device.selector.expressions if e.key == "migProfile"))
-    if device.cls == "gpu.mig" and not any(selects(profile, *piece) for piece in of_class):
+    if device.cls == "gpu.mig" and not any(selects(profile, *piece) for piece in pieces):
         return "profile_not_in_layout"
-    if not any(selects(device.selector, *piece) for piece in of_class):
+    if not any(selects(device.selector, *piece) for piece in pieces):
         return "selector_matches_nothing"
     return None
 
 
-def _pieces(node: NodeState, device: DeviceAsk) -> Iterator[tuple[GpuState, AtomState | None]]:
-    """Yield what a node has of the class that is asked for, bookable or not."""
-    for gpu in node.gpus:
-        if CLASS_OF[gpu.split] != device.cls:
-            continue
-        if gpu.split != "mig":
-            yield gpu, None
-        for atom in gpu.atoms:
-            yield gpu, atom
+def _no_such_class(node: NodeState, device: DeviceAsk) -> str:
+    if not node.gpus:
+        return "class_not_offered"
+    by_class = {"gpu": "no_unsplit_gpu", "gpu.mig": "profile_not_in_layout"}
+    return by_class.get(device.cls, "class_not_offered")
 
 
-def _is_mig(node: NodeState, device: DeviceAsk) -> bool:
-    return device.cls == "gpu.mig" and any(gpu.split == "mig" for gpu in node.gpus)
+def _pieces(gpu: GpuState) -> list[tuple[GpuState, AtomState | None]]:
+    """Return what there is to book of a GPU, whether it can be booked now or not."""
+    return [(gpu, atom) for atom in gpu.atoms] if gpu.split == "mig" else [(gpu, None)]

@@ -13,7 +13,7 @@ from typing import Final
 from apportion.placement.asks import CLASS_OF, Ask, DeviceAsk
 from apportion.placement.colouring import deal
 from apportion.placement.offers import Move, Offer, Piece
-from apportion.placement.selectors import Selector, match_all
+from apportion.placement.selectors import Selector
 from apportion.placement.state import SEATS, AtomState, GpuState, NodeState
 
 STEPS_MAX: Final = 20_000
@@ -62,14 +62,7 @@ def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
 
 def selects(selector: Selector, gpu: GpuState, atom: AtomState | None) -> bool:
     """Tell whether a selector takes a GPU, or an atom of it."""
-    if not selector.expressions:
-        return True
-    if atom is None:
-        group, attributes = gpu.group, gpu.attributes
-    else:
-        group = {**gpu.group, "migProfile": atom.profile}
-        attributes = {**gpu.attributes, **atom.attributes}
-    return match_all(selector.on_group, group) and match_all(selector.on_atom, attributes)
+    return selector.matches(gpu.shown[None if atom is None else atom.id])
 
 
 # -- what there is to take from

@@ -96,16 +96,20 @@ class Selector:
 
     def matches(self, attributes: Attributes) -> bool:
         """Tell whether every expression holds."""
-        return match_all(self.expressions, attributes)
+        return all(expression.matches(attributes) for expression in self.expressions)
+
+    def matches_group(self, attributes: Attributes) -> bool:
+        """Tell whether every expression on shared attributes holds."""
+        return all(expression.matches(attributes) for expression in self.on_group)
 
 
 ANYTHING: Final = Selector()
 """The empty selector."""
 
 
-def match_all(expressions: tuple[Expression, ...], attributes: Attributes) -> bool:
-    """Tell whether every one of the expressions holds for these attributes."""
-    return all(expression.matches(attributes) for expression in expressions)
+def shared(attributes: Attributes) -> frozenset[tuple[str, str | int]]:
+    """Return the attributes that whole groups share, as a key of the group."""
+    return frozenset(item for item in attributes.items() if item[0] in GROUP_KEYS)
 
 
 def check_expression(key: str, op: str, values: tuple[str, ...], *, field: str) -> Expression:

@@ -14,6 +14,7 @@ from itertools import islice
 
 from apportion.placement.asks import Ask, DeviceAsk
 from apportion.placement.reasons import why_never, why_not
+from apportion.placement.selectors import shared
 from apportion.placement.state import GpuState, NodeState
 from apportion.placement.verdicts import Verdict, verdict
 
@@ -182,5 +183,5 @@ def _signature(node: NodeState) -> Hashable:
 
 
 def _gpu_signature(gpu: GpuState) -> Hashable:
-    profiles = frozenset(Counter(atom.profile for atom in gpu.atoms).items())
-    return gpu.split, gpu.ruler, frozenset(gpu.group.items()), gpu.bookable, profiles
+    pieces = Counter(shared(gpu.shown[atom.id]) for atom in gpu.atoms)
+    return gpu.split, gpu.ruler, shared(gpu.shown[None]), gpu.bookable, frozenset(pieces.items())

@@ -14,7 +14,7 @@ from itertools import islice
 from operator import itemgetter
 
 from apportion.placement.asks import CLASS_OF, AtomClass, DeviceAsk
-from apportion.placement.selectors import Attributes, Selector, match_all
+from apportion.placement.selectors import Attributes, Selector, shared
 from apportion.placement.state import GpuState, NodeState
 
 _SELECTORS_KEPT = 256
@@ -41,7 +41,7 @@ class _Standing:
     """A node's free CPU, what each GPU offers, and how many GPUs are at each level."""
 
     vcpu: int
-    kinds: dict[int, dict[str, _Kind]]
+    kinds: dict[int, dict[int | None, _Kind]]
     offers: dict[int, list[Level]] = field(default_factory=dict[int, list[Level]])
     counts: dict[Level, int] = field(default_factory=dict[Level, int])
 
@@ -130,38 +130,37 @@ class Shelves:
         wanted = (device.cls, device.selector)
         found = self._matching.get(wanted)
         if found is None:
-            expressions = device.selector.on_group
             found = [
                 kind
                 for kind in self._kinds.values()
-                if kind.cls == device.cls and match_all(expressions, kind.attributes)
+                if kind.cls == device.cls and device.selector.matches_group(kind.attributes)
             ]
             if len(self._matching) >= _SELECTORS_KEPT:
                 self._matching.clear()
             self._matching[wanted] = found
         return found
 
-    def _kinds_of(self, gpu: GpuState) -> dict[str, _Kind]:
-        """Return a GPU's kinds by MIG profile; an unsplit or shared one has one, under ``""``."""
-        cls = CLASS_OF[gpu.split]
-        if gpu.split != "mig":
-            return {"": self._kind(cls, gpu.group)}
-        profiles = sorted({atom.profile for atom in gpu.atoms})
-        return {each: self._kind(cls, {**gpu.group, "migProfile": each}) for each in profiles}
+    def _kinds_of(self, gpu: GpuState) -> dict[int | None, _Kind]:
+        """Return the kind of a GPU (under None) and of each of its instances, by atom."""
+        return {
+            atom: self._kind(CLASS_OF[gpu.split], attributes)
+            for atom, attributes in gpu.shown.items()
+            if (atom is None) == (gpu.split != "mig")
+        }
 
     def _kind(self, cls: AtomClass, attributes: Attributes) -> _Kind:
-        key = (cls, frozenset(attributes.items()))
-        return self._kinds.setdefault(key, _Kind(cls, attributes))
+        key = (cls, shared(attributes))
+        return self._kinds.setdefault(key, _Kind(cls, dict(key[1])))
 
 
-def _offers(gpu: GpuState, kinds: dict[str, _Kind]) -> list[Level]:
-    """Return what a GPU has free in every window: units, or atoms where one of the profile is."""
+def _offers(gpu: GpuState, kinds: dict[int | None, _Kind]) -> list[Level]:
+    """Return what a GPU has free in every window: units, or atoms where one of the kind is."""
     if not gpu.idle:
         return []
     if gpu.split != "mig":
-        return [(kinds[""], gpu.idle)]
-    free = {atom.profile for atom in gpu.atoms if not atom.units & gpu.union}
-    return [(kind, gpu.idle) for profile, kind in kinds.items() if profile in free]
+        return [(kinds[None], gpu.idle)]
+    free = dict.fromkeys(kinds[atom.id] for atom in gpu.atoms if not atom.units & gpu.union)
+    return [(kind, gpu.idle) for kind in free]
 
 
 def _put(level: Level, count: int, entry: tuple[int, int]) -> None:

@@ -1,16 +1,14 @@
 """The picture of one node and its GPUs: rulers, what is held, and exact answers for a window."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from apportion.placement.asks import Split
 from apportion.placement.offers import HeldKey
 from apportion.placement.selectors import Attributes
+from apportion.placement.skyline import FOREVER, NEVER, Skyline
 from apportion.quantities.units import span
 
-FOREVER: Final = 2**62
-NEVER: Final = -FOREVER
 SEATS: Final = 48
 """The most holders of one freely shared GPU: what one MPS server serves."""
 
@@ -45,8 +43,9 @@ class GpuState:
     units, one a holder. ``group`` holds the attributes of `GROUP_KEYS`, which selectors decide
     for all such GPUs at once, and ``attributes`` those that tell GPUs apart.
 
-    ``idle`` counts what is free in every window: units, or atoms of a MIG GPU. It is exact for a
-    window whose first instant finds everything held running, from ``last_start`` to ``first_end``.
+    ``idle`` counts what is free in every window: units, or atoms of a MIG GPU. Slots and shares are
+    judged by count (see `colouring`), atoms by which are held. ``last_start`` and ``first_end`` are
+    those of all that is held.
     """
 
     id: int
@@ -61,16 +60,23 @@ class GpuState:
     held: dict[HeldKey, Held] = field(default_factory=dict[HeldKey, Held])
     capacity: int = field(init=False)
     seats: int = field(init=False)
-    union: int = field(init=False, default=0)
+    shown: dict[int | None, Attributes] = field(init=False)
     idle: int = field(init=False, default=0)
+    _units: Skyline = field(init=False, default_factory=Skyline)
+    _holders: Skyline = field(init=False, default_factory=Skyline)
     last_start: int = field(init=False, default=NEVER)
     first_end: int = field(init=False, default=FOREVER)
 
     def __post_init__(self) -> None:
-        """Derive the masks, and what is free."""
+        """Derive the masks, what selectors see, and what is free."""
         self.capacity = span(0, self.ruler)
         self.seats = span(self.ruler, SEATS) if self.split == "shares" else 0
-        self._recount()
+        self.shown = {None: {**self.group, **self.attributes}}
+        for atom in self.atoms:
+            own = {**atom.attributes, "migProfile": atom.profile}
+            self.shown[atom.id] = {**self.shown[None], **own}
+        for held in self.held.values():
+            self._count(held, 1)
 
     def busy(self, start: int, end: int) -> int:
         """Return the units that somebody has at some instant of the window."""
@@ -83,65 +89,42 @@ class GpuState:
     def room(self, start: int, end: int) -> tuple[int, int]:
         """Return the units and the holders that every instant of the window still has room for.
 
-        For slots and shares this is by count (see `colouring`); a whole GPU is one unit. The atoms
-        of a MIG GPU are not interchangeable: ask `free_atoms` for them.
+        For slots and shares this is by count; a whole GPU is one unit. The atoms of a MIG GPU are not
+        interchangeable: ask `free_atoms` for them.
         """
-        if self.last_start <= start < self.first_end:
-            return self.idle, (self.seats & ~self.union).bit_count() if self.seats else self.idle
-        if self.split == "none":
-            return (1, 1) if self.busy(start, end) == 0 else (0, 0)
-        free = max(0, self.ruler - self._peak(start, end, self.capacity))
+        units = max(0, self.ruler - self._units.peak(start, end))
         if not self.seats:
-            return free, free
-        return free, max(0, SEATS - self._peak(start, end, self.seats))
+            return units, units
+        return units, max(0, SEATS - self._holders.peak(start, end))
 
     def free_atoms(self, start: int, end: int) -> list[AtomState]:
         """Return the atoms that nobody has at any instant of the window."""
-        steady = self.last_start <= start < self.first_end
-        busy = self.union if steady else self.busy(start, end)
+        busy = self.busy(start, end)
         return [atom for atom in self.atoms if not atom.units & busy]
 
     def put(self, key: HeldKey, held: Held) -> None:
         """Hold, or hold otherwise than before."""
-        replaced = key in self.held
+        self.drop(key)
         self.held[key] = held
-        if replaced:
-            self._recount()
-            return
-        self.union |= held.units
-        self.last_start = max(self.last_start, held.start)
-        self.first_end = min(self.first_end, held.end)
-        self.idle = self._idle()
+        self._count(held, 1)
 
     def drop(self, key: HeldKey) -> None:
         """Let go; holding nothing is fine."""
-        if self.held.pop(key, None) is not None:
-            self._recount()
+        held = self.held.pop(key, None)
+        if held is not None:
+            self._count(held, -1)
 
-    def _peak(self, start: int, end: int, within: int) -> int:
-        return peak(
-            ((h.start, h.end, (h.units & within).bit_count()) for h in self.held.values()),
-            start,
-            end,
-        )
-
-    def _recount(self) -> None:
-        self.union = 0
-        self.last_start, self.first_end = NEVER, FOREVER
-        for held in self.held.values():
-            self.union |= held.units
-            self.last_start = max(self.last_start, held.start)
-            self.first_end = min(self.first_end, held.end)
-        self.idle = self._idle()
-
-    def _idle(self) -> int:
+    def _count(self, held: Held, sign: int) -> None:
+        self._units.add(held.start, held.end, sign * (held.units & self.capacity).bit_count())
+        if self.seats:
+            self._holders.add(held.start, held.end, sign * (held.units & self.seats).bit_count())
+        self.last_start, self.first_end = _bounds(self, held, sign)
         if self.split == "mig":
-            return sum(1 for atom in self.atoms if not atom.units & self.union)
-        if self.split == "none":
-            return 0 if self.union else 1
-        if self.seats and not self.seats & ~self.union:
-            return 0
-        return (self.capacity & ~self.union).bit_count()
+            self.idle = len(self.free_atoms(NEVER, FOREVER))
+        elif self._holders.top >= SEATS:
+            self.idle = 0
+        else:
+            self.idle = max(0, self.ruler - self._units.top)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,22 @@ FROM sites
 WHERE tenant_id = %(tenant_id)s
 ORDER BY id;
 
+-- name: list_sites
+SELECT id, tenant_id, name, region
+FROM sites
+WHERE tenant_id = %(tenant_id)s AND id > %(after)s
+ORDER BY id
+LIMIT %(limit)s;
+
+-- name: list_quotas
+SELECT pool_id, resource, max::text AS max, used::text AS used
+FROM quotas
+WHERE tenant_id = %(tenant_id)s
+    AND (pool_id, resource) > (%(after_pool)s, %(after_resource)s)
+    AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
+ORDER BY pool_id, resource
+LIMIT %(limit)s;
+
 -- name: set_quotas
 INSERT INTO quotas (tenant_id, pool_id, resource, max)
 SELECT %(tenant_id)s, %(pool_id)s, resource, max

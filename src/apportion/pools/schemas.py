@@ -20,6 +20,12 @@ class Schema(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class View(BaseModel):
+    """The base of all answers: what a newer server adds is ignored by an older client."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+
 class PoolCreate(Schema):
     """A new pool. ``site_id`` may be left out where the tenant has one site."""
 
@@ -37,7 +43,7 @@ class PoolCreate(Schema):
     idempotency_key: IdempotencyKey | None = None
 
 
-class QuotaView(Schema):
+class QuotaView(View):
     """What a tenant may use of a pool. ``max`` and ``available`` may be ``"unlimited"``."""
 
     tenant_id: str
@@ -56,7 +62,7 @@ class QuotaSet(Schema):
     max: Limit
 
 
-class PoolView(Schema):
+class PoolView(View):
     """A pool as its tenant sees it."""
 
     id: str
@@ -76,7 +82,7 @@ class PoolView(Schema):
     quotas: list[QuotaView]
 
 
-class SiteView(Schema):
+class SiteView(View):
     """A place that pools live in."""
 
     id: str

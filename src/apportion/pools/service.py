@@ -125,11 +125,35 @@ async def list_pools(
         )
 
 
-async def list_sites(runtime: Runtime, caller: Caller) -> list[SiteView]:
-    """Return the caller's sites."""
+async def list_sites(
+    runtime: Runtime, caller: Caller, *, after: str = "", limit: int = 100
+) -> list[SiteView]:
+    """Return the caller's sites by id."""
+    parameters = {"tenant_id": caller.tenant_id, "after": after, "limit": limit}
     async with runtime.db.connection() as connection:
-        cursor = await connection.execute(_QUERIES["sites"], {"tenant_id": caller.tenant_id})
+        cursor = await connection.execute(_QUERIES["list_sites"], parameters)
         return [SiteView(**row) for row in await cursor.fetchall()]
+
+
+async def list_quotas(
+    runtime: Runtime,
+    caller: Caller,
+    *,
+    after: tuple[str, str] = ("", ""),
+    limit: int = 100,
+    pool_id: str | None = None,
+) -> list[QuotaView]:
+    """Return the caller's quotas by pool and resource, those after one of them."""
+    parameters = {
+        "tenant_id": caller.tenant_id,
+        "after_pool": after[0],
+        "after_resource": after[1],
+        "limit": limit,
+        "pool_id": pool_id,
+    }
+    async with runtime.db.connection() as connection:
+        cursor = await connection.execute(_QUERIES["list_quotas"], parameters)
+        return [_quota_view(caller, row["pool_id"], row) for row in await cursor.fetchall()]
 
 
 async def set_quota(runtime: Runtime, caller: Caller, request: QuotaSet) -> QuotaView:

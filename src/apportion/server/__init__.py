@@ -1,1 +1,1 @@
-"""The server: assembly of the rooms, and the doors to them."""
+"""The HTTP server: settings, the application, and what the rooms' routes share."""
