@@ -3,7 +3,8 @@
 A decision is one call of `PoolIndex.place` and, when accepted, noting its bookings, so that the
 next decision sees them. Asks are drawn from the trace's own mix (CPU alone, shares, one and several
 whole GPUs) by a fixed seed until 130 % of the fleet's GPUs have been asked for: at the end nearly
-all are refused. Every ask has a window of its own, so no refusal is answered from memory.
+all are refused. Every ask has a window of its own, so no refusal is answered from memory. A second
+fleet is booked ahead, where every node has bookings that begin and end at different times.
 """
 
 import random
@@ -18,12 +19,12 @@ from apportion.placement import (
     DeviceAsk,
     GpuState,
     Held,
+    HostHeld,
     NodeState,
     Offer,
     PoolIndex,
     Verdict,
 )
-from apportion.placement.state import HostHeld
 
 SHAPES: Final = (
     # nodes, GPUs each, CPUs, memory in GiB, model
@@ -50,8 +51,12 @@ SHARES: Final = (
 )
 GPUS: Final = ((0, 1088), (1, 3911), (2, 16), (4, 15), (8, 44), (None, 3078))
 """Whole GPUs per task, and how many tasks ask so; None stands for a share of one."""
-DEMAND: Final = 1.3
+DEMAND: Final = 130
+"""Percent of the fleet's GPUs that are asked for in all."""
+AHEAD: Final = 15_000
 SECOND: Final = 1_000_000
+HOUR: Final = 3600 * SECOND
+DAY: Final = 24 * HOUR
 SEED: Final = 20
 
 
@@ -61,6 +66,16 @@ class Timings:
 
     accepted: list[float] = field(default_factory=list[float])
     refused: list[float] = field(default_factory=list[float])
+
+    def take(
+        self, index: PoolIndex, number: int, ask: Ask, start: int, end: int
+    ) -> Offer | Verdict:
+        """Decide, and note how long that took."""
+        begun = time.perf_counter()
+        answer = decide(index, number, ask, start, end)
+        took = (time.perf_counter() - begun) * 1e6
+        (self.accepted if isinstance(answer, Offer) else self.refused).append(took)
+        return answer
 
 
 def fleet() -> list[NodeState]:
@@ -82,64 +97,81 @@ def fleet() -> list[NodeState]:
     return nodes
 
 
-def draw(rng: random.Random) -> tuple[Ask, float]:
-    """Draw an ask of the trace's mix, and how many GPUs it wants."""
+def draw(rng: random.Random) -> Ask:
+    """Draw an ask of the trace's mix."""
     gpus = rng.choices([g for g, _ in GPUS], [weight for _, weight in GPUS])[0]
     if gpus is None:
         units = rng.choices([units for units, _ in SHARES], [weight for _, weight in SHARES])[0]
         cpus = rng.choice((2, 4, 6, 6, 8, 12))
-        return Ask((DeviceAsk("gpu.share", 1, units),), cpus * 1000, cpus * 2048), units / 100
+        return Ask((DeviceAsk("gpu.share", 1, units),), cpus * 1000, cpus * 2048)
     cpus = rng.choice((4, 8, 11, 12, 12, 16)) * min(max(gpus, 1), 4)
     devices = (DeviceAsk("gpu.share", gpus, 100),) if gpus else ()
-    return Ask(devices, cpus * 1000, cpus * 2048), gpus
+    return Ask(devices, cpus * 1000, cpus * 2048)
 
 
-def decide(index: PoolIndex, number: int, ask: Ask, start: int) -> Offer | Verdict:
-    """Place one ask and note what it got."""
-    answer = index.place(ask, start, FOREVER, start)
+def hundredths(ask: Ask) -> int:
+    """Return how many hundredths of a GPU an ask wants."""
+    return sum(device.count * device.units for device in ask.devices)
+
+
+def decide(index: PoolIndex, number: int, ask: Ask, start: int, end: int) -> Offer | Verdict:
+    """Place one ask and note what it got, and what moved for it; asks arrive once a second."""
+    answer = index.place(ask, start, end, number * SECOND)
     if isinstance(answer, Offer):
         holder = f"task-{number}"
+        gpus = {gpu.id: gpu for gpu in index.nodes[answer.node].gpus}
+        for move in answer.moves:
+            before = gpus[move.gpu].held[move.key]
+            index.book(move.gpu, move.key, Held(before.start, before.end, move.units))
         for at, piece in enumerate(answer.pieces):
-            index.book(piece.gpu, (holder, at), Held(start, FOREVER, piece.units))
-        host = HostHeld(start, FOREVER, ask.vcpu_milli, ask.memory_mib)
+            index.book(piece.gpu, (holder, at), Held(start, end, piece.units))
+        host = HostHeld(start, end, ask.vcpu_milli, ask.memory_mib)
         index.book_host(answer.node, holder, host)
     return answer
 
 
-def fill(index: PoolIndex, rng: random.Random, gpus: int) -> tuple[Timings, float]:
-    """Decide until ``DEMAND`` times the fleet is asked for; return timings and GPUs handed out."""
+def fill(index: PoolIndex, rng: random.Random, capacity: int) -> tuple[Timings, int]:
+    """Ask from now on, without an end, until ``DEMAND`` percent of the fleet is asked for.
+
+    Returns the timings and how many hundredths of GPUs were handed out.
+    """
     timings = Timings()
-    asked = placed = 0.0
-    number = 0
-    while asked < DEMAND * gpus:
-        ask, wanted = draw(rng)
-        begun = time.perf_counter()
-        answer = decide(index, number, ask, number * SECOND)
-        took = (time.perf_counter() - begun) * 1e6
-        (timings.accepted if isinstance(answer, Offer) else timings.refused).append(took)
-        asked += wanted
-        placed += wanted if isinstance(answer, Offer) else 0
+    asked = placed = number = 0
+    while 100 * asked < DEMAND * capacity:
+        ask = draw(rng)
+        answer = timings.take(index, number, ask, number * SECOND, FOREVER)
+        asked += hundredths(ask)
+        placed += hundredths(ask) if isinstance(answer, Offer) else 0
         number += 1
     return timings, placed
 
 
+def book_ahead(index: PoolIndex, rng: random.Random) -> Timings:
+    """Ask for windows of up to three days that start within a week."""
+    timings = Timings()
+    for number in range(AHEAD):
+        start = number * SECOND + rng.randrange(7 * DAY)
+        end = start + rng.randrange(1, 72) * HOUR
+        timings.take(index, number, draw(rng), start, end)
+    return timings
+
+
 def run() -> dict[str, float]:
-    """Return the figures of one fill; times are in microseconds."""
+    """Return the figures of one fill and of one week booked ahead; times are in microseconds."""
     nodes = fleet()
-    gpus = sum(len(node.gpus) for node in nodes)
-    timings, placed = fill(PoolIndex(nodes), random.Random(SEED), gpus)
+    capacity = sum(gpu.ruler for node in nodes for gpu in node.gpus)
+    timings, placed = fill(PoolIndex(nodes), random.Random(SEED), capacity)
     every = timings.accepted + timings.refused
+    ahead = book_ahead(PoolIndex(fleet()), random.Random(SEED))
     figures = {
         "decision.count": float(len(every)),
         "decision.per_second": len(every) / sum(every) * 1e6,
-        "decision.gpus_allocated_percent": 100 * placed / gpus,
+        "decision.gpus_allocated_percent": 100 * placed / capacity,
+        "decision.refused": float(len(timings.refused)),
+        "decision.ahead_per_second": AHEAD / sum(ahead.accepted + ahead.refused) * 1e6,
     }
-    for name, times in (
-        ("", every),
-        ("accepted_", timings.accepted),
-        ("refused_", timings.refused),
-    ):
+    named = {"": every, "accepted_": timings.accepted, "refused_": timings.refused}
+    for name, times in {**named, "ahead_accepted_": ahead.accepted}.items():
         figures[f"decision.{name}median_us"] = statistics.median(times)
         figures[f"decision.{name}p99_us"] = statistics.quantiles(times, n=100)[98]
-    figures["decision.refused"] = float(len(timings.refused))
     return figures

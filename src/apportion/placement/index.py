@@ -84,10 +84,10 @@ class PoolIndex:
         if before == held:
             return
         if before is not None:
-            self._held -= 1
-            self.freed += 1
+            self.free(gpu_id, key)
         gpu.put(key, held)
-        self._gpu_changed(node, gpu)
+        self._shelves.gpu_changed(node, gpu)
+        self._timeline.widen(node.id, held.start, held.end)
         self._hold((held.end, gpu_id, *key))
 
     def free(self, gpu_id: int, key: HeldKey) -> None:
@@ -98,7 +98,8 @@ class PoolIndex:
         gpu.drop(key)
         self._held -= 1
         self.freed += 1
-        self._gpu_changed(node, gpu)
+        self._shelves.gpu_changed(node, gpu)
+        self._timeline.note(node)
 
     def book_host(self, node_id: int, holder: str, held: HostHeld) -> None:
         """Note that host resources are held by a reservation; noting it otherwise replaces that."""
@@ -109,10 +110,10 @@ class PoolIndex:
         if before == held:
             return
         if before is not None:
-            self._held -= 1
-            self.freed += 1
+            self.free_host(node_id, holder)
         node.put(holder, held)
         self._host_changed(node)
+        self._timeline.widen(node_id, held.start, held.end)
         self._hold((held.end, node_id, holder, HOST))
 
     def free_host(self, node_id: int, holder: str) -> None:
@@ -124,6 +125,7 @@ class PoolIndex:
         self._held -= 1
         self.freed += 1
         self._host_changed(node)
+        self._timeline.note(node)
 
     def advance(self, now: int) -> None:
         """Let go of everything whose window has ended by ``now``."""
@@ -186,14 +188,9 @@ class PoolIndex:
 
     # -- keeping the order -------------------------------------------------------------------------
 
-    def _gpu_changed(self, node: NodeState, gpu: GpuState) -> None:
-        self._shelves.gpu_changed(node, gpu)
-        self._timeline.note(node)
-
     def _host_changed(self, node: NodeState) -> None:
         self._shelves.host_changed(node)
         self._shapes.host_changed(node)
-        self._timeline.note(node)
 
     def _hold(self, ending: tuple[int, int, str, int]) -> None:
         self._endings.add(ending)

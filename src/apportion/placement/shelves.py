@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from apportion.placement.asks import CLASS_OF, AtomClass, DeviceAsk
 from apportion.placement.selectors import Attributes, Selector, shared
-from apportion.placement.state import GpuState, NodeState
+from apportion.placement.state import FOREVER, NEVER, GpuState, NodeState
 
 _SELECTORS_KEPT = 256
 """How many selectors' kinds are remembered; beyond that, all are worked out again."""
@@ -159,7 +159,7 @@ def _offers(gpu: GpuState, kinds: dict[int | None, _Kind]) -> list[Level]:
         return []
     if gpu.split != "mig":
         return [(kinds[None], gpu.idle)]
-    free = dict.fromkeys(kinds[atom.id] for atom in gpu.atoms if not atom.units & gpu.union)
+    free = dict.fromkeys(kinds[atom.id] for atom in gpu.free_atoms(NEVER, FOREVER))
     return [(kind, gpu.idle) for kind in free]
 
 

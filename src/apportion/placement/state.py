@@ -75,8 +75,9 @@ class GpuState:
         for atom in self.atoms:
             own = {**atom.attributes, "migProfile": atom.profile}
             self.shown[atom.id] = {**self.shown[None], **own}
+        self._measure()
         for held in self.held.values():
-            self._count(held, 1)
+            self._add(held, 1)
 
     def busy(self, start: int, end: int) -> int:
         """Return the units that somebody has at some instant of the window."""
@@ -89,9 +90,12 @@ class GpuState:
     def room(self, start: int, end: int) -> tuple[int, int]:
         """Return the units and the holders that every instant of the window still has room for.
 
-        For slots and shares this is by count; a whole GPU is one unit. The atoms of a MIG GPU are not
-        interchangeable: ask `free_atoms` for them.
+        For slots and shares this is by count; a whole GPU is one unit. The atoms of a MIG GPU are
+        not interchangeable: ask `free_atoms` for them.
         """
+        if self.last_start <= start < self.first_end:
+            # All that is held runs at the first instant: what is free then is free whenever.
+            return self.idle, SEATS - self._holders.top if self.seats else self.idle
         units = max(0, self.ruler - self._units.peak(start, end))
         if not self.seats:
             return units, units
@@ -106,22 +110,30 @@ class GpuState:
         """Hold, or hold otherwise than before."""
         self.drop(key)
         self.held[key] = held
-        self._count(held, 1)
+        self._add(held, 1)
 
     def drop(self, key: HeldKey) -> None:
         """Let go; holding nothing is fine."""
         held = self.held.pop(key, None)
         if held is not None:
-            self._count(held, -1)
+            self._add(held, -1)
+            self.last_start = max((each.start for each in self.held.values()), default=NEVER)
+            self.first_end = min((each.end for each in self.held.values()), default=FOREVER)
 
-    def _count(self, held: Held, sign: int) -> None:
-        self._units.add(held.start, held.end, sign * (held.units & self.capacity).bit_count())
+    def _add(self, held: Held, sign: int) -> None:
+        units = (held.units & self.capacity).bit_count()
+        self._units.add(held.start, held.end, sign * units)
         if self.seats:
-            self._holders.add(held.start, held.end, sign * (held.units & self.seats).bit_count())
-        self.last_start, self.first_end = _bounds(self, held, sign)
+            holders = (held.units & self.seats).bit_count()
+            self._holders.add(held.start, held.end, sign * holders)
+        self.last_start = max(self.last_start, held.start)
+        self.first_end = min(self.first_end, held.end)
+        self._measure()
+
+    def _measure(self) -> None:
         if self.split == "mig":
             self.idle = len(self.free_atoms(NEVER, FOREVER))
-        elif self._holders.top >= SEATS:
+        elif self.seats and self._holders.top >= SEATS:
             self.idle = 0
         else:
             self.idle = max(0, self.ruler - self._units.top)
@@ -141,8 +153,9 @@ class HostHeld:
 class NodeState:
     """One machine: what its host may give, its GPUs, and what is held of the host.
 
-    ``vcpu_used`` and ``memory_used`` are the sums over everything held, whenever: an upper bound of
-    the peak of any window, so a fit under it needs no look at time.
+    ``vcpu_free`` and ``memory_free`` are what is free in every window: at least 0, also where an
+    overcommitted host shrank below its use. ``last_start`` and ``first_end`` are those of all that
+    is held of the host.
     """
 
     id: int
@@ -152,39 +165,30 @@ class NodeState:
     gpus: tuple[GpuState, ...] = ()
     healthy: bool = True
     held: dict[str, HostHeld] = field(default_factory=dict[str, HostHeld])
-    vcpu_used: int = 0
-    memory_used: int = 0
+    vcpu_free: int = field(init=False)
+    memory_free: int = field(init=False)
     last_start: int = field(init=False, default=NEVER)
     first_end: int = field(init=False, default=FOREVER)
+    _vcpu: Skyline = field(init=False, default_factory=Skyline)
+    _memory: Skyline = field(init=False, default_factory=Skyline)
 
-    @property
-    def vcpu_free(self) -> int:
-        """Thousandths of a CPU free in every window; 0 where more is held than there is."""
-        return max(0, self.vcpu_milli - self.vcpu_used)
-
-    @property
-    def memory_free(self) -> int:
-        """MiB that are free in every window; 0 where more is held than there is."""
-        return max(0, self.memory_mib - self.memory_used)
+    def __post_init__(self) -> None:
+        """Derive what is free."""
+        self.vcpu_free, self.memory_free = self.vcpu_milli, self.memory_mib
+        for held in self.held.values():
+            self._add(held, 1)
 
     def hosts(self, vcpu_milli: int, memory_mib: int, start: int, end: int) -> bool:
         """Tell whether the host can give this much in every instant of the window.
 
         An ask of nothing is never short, even where an overcommitted host shrank below its use.
         """
-        vcpu_short = vcpu_milli > self.vcpu_free
-        memory_short = memory_mib > self.memory_free
-        if not (vcpu_short or memory_short):
-            return True
-        if self.last_start <= start < self.first_end:
-            return False
-        held = self.held.values()
-        if vcpu_short:
-            used = peak(((h.start, h.end, h.vcpu_milli) for h in held), start, end)
+        if vcpu_milli > self.vcpu_free:
+            used = self._vcpu.peak(start, end)
             if used + vcpu_milli > self.vcpu_milli:
                 return False
-        if memory_short:
-            used = peak(((h.start, h.end, h.memory_mib) for h in held), start, end)
+        if memory_mib > self.memory_free:
+            used = self._memory.peak(start, end)
             return used + memory_mib <= self.memory_mib
         return True
 
@@ -192,33 +196,20 @@ class NodeState:
         """Hold, or hold otherwise than before."""
         self.drop(holder)
         self.held[holder] = held
-        self.vcpu_used += held.vcpu_milli
-        self.memory_used += held.memory_mib
-        self.last_start = max(self.last_start, held.start)
-        self.first_end = min(self.first_end, held.end)
+        self._add(held, 1)
 
     def drop(self, holder: str) -> None:
         """Let go; holding nothing is fine."""
         held = self.held.pop(holder, None)
-        if held is None:
-            return
-        self.vcpu_used -= held.vcpu_milli
-        self.memory_used -= held.memory_mib
-        self.last_start = max((h.start for h in self.held.values()), default=NEVER)
-        self.first_end = min((h.end for h in self.held.values()), default=FOREVER)
+        if held is not None:
+            self._add(held, -1)
+            self.last_start = max((each.start for each in self.held.values()), default=NEVER)
+            self.first_end = min((each.end for each in self.held.values()), default=FOREVER)
 
-
-def peak(amounts: Iterable[tuple[int, int, int]], start: int, end: int) -> int:
-    """Return the largest sum of (from, to, amount) triples at one instant of [start, end)."""
-    changes: list[tuple[int, int]] = []
-    for low, high, amount in amounts:
-        if low < end and high > start:
-            changes.append((max(low, start), amount))
-            changes.append((high, -amount))
-    # At one instant, what ends is gone before what begins arrives: windows are half-open.
-    changes.sort()
-    level = highest = 0
-    for _, amount in changes:
-        level += amount
-        highest = max(highest, level)
-    return highest
+    def _add(self, held: HostHeld, sign: int) -> None:
+        self._vcpu.add(held.start, held.end, sign * held.vcpu_milli)
+        self._memory.add(held.start, held.end, sign * held.memory_mib)
+        self.vcpu_free = max(0, self.vcpu_milli - self._vcpu.top)
+        self.memory_free = max(0, self.memory_mib - self._memory.top)
+        self.last_start = max(self.last_start, held.start)
+        self.first_end = min(self.first_end, held.end)

@@ -29,15 +29,22 @@ class Timeline:
         """Take up when the last thing held on a node starts and the first one ends."""
         start = max((gpu.last_start for gpu in node.gpus), default=NEVER)
         end = min((gpu.first_end for gpu in node.gpus), default=FOREVER)
-        start, end = max(start, node.last_start), min(end, node.first_end)
-        if self._noted.get(node.id) == (start, end):
+        self._enter(node.id, max(start, node.last_start), min(end, node.first_end))
+
+    def widen(self, node_id: int, start: int, end: int) -> None:
+        """Take up one more thing that is held on a node."""
+        last_start, first_end = self._noted.get(node_id, (NEVER, FOREVER))
+        self._enter(node_id, max(last_start, start), min(first_end, end))
+
+    def _enter(self, node_id: int, start: int, end: int) -> None:
+        if self._noted.get(node_id) == (start, end):
             return
-        self.forget(node.id)
+        self.forget(node_id)
         if start == NEVER:
             return
-        insort(self._starts, (start, node.id))
-        insort(self._ends, (end, node.id))
-        self._noted[node.id] = (start, end)
+        insort(self._starts, (start, node_id))
+        insort(self._ends, (end, node_id))
+        self._noted[node_id] = (start, end)
 
     def forget(self, node_id: int) -> None:
         """Take a node out."""
