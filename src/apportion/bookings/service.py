@@ -46,6 +46,7 @@ register(
             "bookings_planned_within_during",
             "bookings_share_range",
             "bookings_void_before_start",
+            "host_bookings_reservation_key",
             "host_bookings_amount",
             "host_bookings_during_half_open",
             "host_bookings_void_before_start",

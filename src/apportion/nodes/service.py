@@ -38,7 +38,21 @@ _QUERIES: Final = load("apportion.nodes")
 FINE: Final = {"vcpu": 1000, "memoryGiB": 1024, "hugepages2Mi": 1, "hugepages1Gi": 1}
 
 register(
-    guards(
+    {
+        "gpus_uuid_key": lambda violation: ConflictError(
+            "another node reported this GPU at the same moment",
+            hint="Import again",
+            details={"key": violation.detail},
+        ),
+    }
+    | guards(
+        "nodes_uid_key",
+        "nodes_name_key",
+        "mig_placements_units_key",
+        "gpus_id_board_key",
+        "gpus_id_pool_key",
+        "atoms_units_key",
+        "atoms_live_key",
         "nodes_target_known",
         "nodes_controller_known",
         "nodes_health_known",
@@ -52,7 +66,7 @@ register(
         "gpus_ruler_positive",
         "atoms_class_known",
         "atoms_units_not_empty",
-        "atoms_mig_bookable_is_legal",
+        "atoms_mig_is_legal",
         "atoms_share_range",
         "atoms_reason_given",
         "atoms_retired_unbookable",

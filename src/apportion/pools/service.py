@@ -29,6 +29,7 @@ register(
             "this tenant has a pool of that name", field="name", details={"key": violation.detail}
         ),
         **guards(
+            "sites_name_key",
             "pools_class_known",
             "pools_sharing_known",
             "pools_provider_account",

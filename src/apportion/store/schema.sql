@@ -213,7 +213,7 @@ CREATE TABLE atoms (
     attributes jsonb NOT NULL,
     retired_at timestamptz,
     CONSTRAINT atoms_pkey PRIMARY KEY (id),
-    CONSTRAINT atoms_units_key UNIQUE (id, gpu_id, units),
+    CONSTRAINT atoms_units_key UNIQUE (id, gpu_id, class, units),
     CONSTRAINT atoms_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT atoms_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
     CONSTRAINT atoms_gpu_fkey FOREIGN KEY (gpu_id) REFERENCES gpus (id),
@@ -222,8 +222,11 @@ CREATE TABLE atoms (
         REFERENCES mig_placements (board, profile, start, units),
     CONSTRAINT atoms_class_known CHECK (class IN ('gpu', 'gpu.mig', 'gpu.slot', 'gpu.share')),
     CONSTRAINT atoms_units_not_empty CHECK (units <> '{}'::int4multirange),
-    CONSTRAINT atoms_mig_bookable_is_legal CHECK (
-        class <> 'gpu.mig' OR NOT bookable OR num_nonnulls(board, profile, start) = 3
+    -- One whose place nobody knows has every unit, which no booking of an instance may have.
+    CONSTRAINT atoms_mig_is_legal CHECK (
+        class <> 'gpu.mig'
+        OR num_nonnulls(board, profile, start) = 3
+        OR (NOT bookable AND units = '{[0,)}'::int4multirange)
     ),
     CONSTRAINT atoms_share_range CHECK (
         share_den > 0 AND share_num BETWEEN CASE WHEN bookable THEN 1 ELSE 0 END AND share_den
@@ -273,7 +276,8 @@ CREATE TABLE reservations (
     ),
     CONSTRAINT reservations_window_forward CHECK (ends_at >= starts_at),
     CONSTRAINT reservations_asks_for_time CHECK (
-        num_nonnulls(duration, asked_end) = 1 AND (asked_end IS NULL OR asked_end > asked_start)
+        num_nonnulls(duration, asked_end) = 1
+        AND coalesce(asked_end > asked_start, duration > '0'::interval, false)
     ),
     CONSTRAINT reservations_asks_for_something CHECK (
         jsonb_array_length(devices) > 0 OR vcpu_milli > 0 OR memory_mib > 0
@@ -318,8 +322,8 @@ CREATE TABLE bookings (
     CONSTRAINT bookings_gpu_fkey FOREIGN KEY (gpu_id, pool_id) REFERENCES gpus (id, pool_id),
     CONSTRAINT bookings_reservation_fkey FOREIGN KEY (reservation_id) REFERENCES reservations (id)
         DEFERRABLE INITIALLY DEFERRED,
-    CONSTRAINT bookings_atom_fkey FOREIGN KEY (atom_id, gpu_id, units)
-        REFERENCES atoms (id, gpu_id, units),
+    CONSTRAINT bookings_atom_fkey FOREIGN KEY (atom_id, gpu_id, class, units)
+        REFERENCES atoms (id, gpu_id, class, units),
     CONSTRAINT bookings_class_known CHECK (
         class IN ('gpu', 'gpu.mig', 'gpu.slot', 'gpu.share', 'partition')
     ),
@@ -327,7 +331,7 @@ CREATE TABLE bookings (
         num_nonnulls(reservation_id, partition_id) = 1
         AND (class = 'partition') = (partition_id IS NOT NULL)
     ),
-    CONSTRAINT bookings_units_not_empty CHECK (units <> '{}'::int4multirange AND lower(units) >= 0),
+    CONSTRAINT bookings_units_not_empty CHECK (coalesce(lower(units) >= 0, false)),
     CONSTRAINT bookings_whole_is_every_unit CHECK (
         (class IN ('gpu', 'partition')) = (units = '{[0,)}'::int4multirange)
     ),

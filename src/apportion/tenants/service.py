@@ -11,11 +11,14 @@ from typing import Final
 
 from apportion.errors import UnauthenticatedError
 from apportion.store.connections import Connection
+from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 
 ROOT: Final = "root"
 _QUERIES: Final = load("apportion.tenants")
+
+register(guards("tenants_id_form", "tokens_hash_key", "tokens_hash_length"))
 
 
 @dataclass(frozen=True, slots=True)
