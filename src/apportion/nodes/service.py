@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from apportion.errors import InvalidInputError, NotFoundError
+from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.geometry import boards
 from apportion.nodes.inventory import TARGETS, import_inventories
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
