@@ -6,14 +6,14 @@ from typing import Annotated, cast
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, Field
 
+from apportion.doors.idempotency import KeyHeader, one_key
+from apportion.doors.paging import Cursor, Filter, Limit, Page, bad_cursor, cut, decode_cursor
+from apportion.doors.problems import Problem, problem_of
+from apportion.doors.route import Door, TheCaller
 from apportion.errors import ApportionError, InvalidInputError
 from apportion.pools.schemas import Schema
 from apportion.reservations.schemas import ReservationCreate, ReservationView, State
 from apportion.reservations.service import Reservations
-from apportion.server.door import Door, TheCaller
-from apportion.server.idempotency import KeyHeader, one_key
-from apportion.server.paging import Cursor, Filter, Limit, Page, bad_cursor, cut, decode_cursor
-from apportion.server.problems import Problem, problem_of
 
 router = APIRouter(route_class=Door, tags=["reservations"])
 
@@ -88,6 +88,7 @@ async def create_reservations(
 async def list_reservations(
     reservations: TheReservations,
     caller: TheCaller,
+    *,
     pool_id: Filter = None,
     state: Annotated[list[State] | None, Query(description="May be repeated.")] = None,
     name: Filter = None,

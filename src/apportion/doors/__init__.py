@@ -1,0 +1,1 @@
+"""What the routes of all rooms share: the way in, rights, problems, pages and idempotency keys."""

@@ -1,0 +1,19 @@
+"""How events are shown."""
+
+from typing import Any
+
+from pydantic import AwareDatetime
+
+from apportion.pools.schemas import View
+
+
+class EventView(View):
+    """One thing that happened: its type, the object's id, who did it, and facts."""
+
+    id: int
+    type: str
+    tenant_id: str
+    subject: str
+    actor: str
+    data: dict[str, Any]
+    occurred_at: AwareDatetime

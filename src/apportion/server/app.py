@@ -1,0 +1,118 @@
+"""The application: every room's routes behind one door, and every failure a problem document."""
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Final, cast
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from apportion.doors.problems import RefusedRequestError, respond
+from apportion.errors import ApportionError, NotFoundError
+from apportion.events import api as events
+from apportion.metering import api as metering
+from apportion.nodes import api as nodes
+from apportion.pools import api as pools
+from apportion.reservations import api as reservations_api
+from apportion.reservations.service import Reservations
+from apportion.server import health, openapi
+from apportion.server.allowed import Allowed
+from apportion.server.requests import Requests
+from apportion.server.validation import invalid_input
+from apportion.store.runtime import Runtime
+
+_DESCRIPTION: Final = (
+    "GPUs by the slice, booked for windows of time and metered exactly. Shares and other exact "
+    'numbers are text such as "3/7"; instants are RFC 3339 in UTC; every failure is a problem '
+    "document with a stable `code`."
+)
+
+
+def create_app(
+    runtime: Runtime, reservations: Reservations, *, ready: Callable[[], bool]
+) -> FastAPI:
+    """Return the application on a runtime; ``ready`` is what /readyz asks beside the database.
+
+    There are no documentation pages: FastAPI's load scripts from elsewhere.
+    """
+    app = FastAPI(
+        title="Apportion",
+        version=version("apportion"),
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.runtime = runtime
+    app.state.reservations = reservations
+    routers = [each.router for each in (pools, nodes, reservations_api, metering, events)]
+    routers.append(health.router(ready))
+    for router in routers:
+        app.include_router(router)
+    app.state.doors = [route for router in routers for route in router.routes]
+    _describe(app)
+    app.add_exception_handler(ApportionError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused_by_http)
+    app.add_middleware(Requests, new_id=lambda: runtime.new_id("req"))
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+def _describe(app: FastAPI) -> None:
+    document = openapi.build(app)
+    app.state.allowed = Allowed(document)
+    # FastAPI's own way to change the document is to replace this method.
+    app.openapi = lambda: document
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return respond(cast("ApportionError", error), request.state.request_id)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    refusal = invalid_input(
+        cast("RequestValidationError", error),
+        cast("APIRoute", request.scope["route"]).name,
+        cast("Allowed", request.app.state.allowed),
+    )
+    return respond(refusal, request.state.request_id)
+
+
+async def _refused_by_http(request: Request, error: Exception) -> Response:
+    refusal = cast("HTTPException", error)
+    path = request.url.path
+    if refusal.status_code == HTTPStatus.NOT_FOUND:
+        told: ApportionError = NotFoundError(
+            "there is no such path", field="path", given=path, hint="/openapi.json lists all paths"
+        )
+    elif refusal.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods = _methods(request, refusal)
+        told = RefusedRequestError(
+            "is not a method of this path",
+            status=refusal.status_code,
+            field="method",
+            given=request.method,
+            allowed=methods,
+            headers={"Allow": methods},
+        )
+    else:
+        told = RefusedRequestError(str(refusal.detail), status=refusal.status_code)
+    return respond(told, request.state.request_id)
+
+
+def _methods(request: Request, refusal: HTTPException) -> str:
+    """Return the methods of a path; the router names only those of the first route that matches."""
+    given = (refusal.headers or {}).get("Allow", "")
+    methods = set(filter(None, given.split(", ")))
+    for door in cast("Sequence[APIRoute]", request.app.state.doors):
+        if door.path_regex.match(request.url.path):
+            methods.update(door.methods or ())
+    return ", ".join(sorted(methods))

@@ -1,0 +1,69 @@
+"""The OpenAPI document: FastAPI's, with the problems, rights and token that it cannot know."""
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from apportion.doors.problems import MEDIA_TYPE, Problem
+from apportion.doors.rights import right_of
+
+_REF: Final = "#/components/schemas/{model}"
+_ALWAYS: Final = {500: "A fault of the server", 503: "A part that is needed does not answer now"}
+_KNOWN_CALLER: Final = {401: "No valid token", 403: "Not allowed, or more than the quota covers"}
+_INPUT: Final = {400: "What was sent is wrong"}
+_OBJECT: Final = {404: "No such object for this caller"}
+_BODY: Final = {
+    404: "No such object for this caller",
+    409: "Somebody else was first, or the state does not allow it",
+    413: "The body is larger than 16 MiB",
+    415: "The body is not application/json",
+}
+
+
+def build(app: FastAPI) -> dict[str, Any]:
+    """Return the document of an application; public operations are those without a right."""
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        openapi_version=app.openapi_version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        servers=[{"url": "/"}],
+    )
+    components = document.setdefault("components", {})
+    schemas: dict[str, Any] = components.setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)  # we answer with problems, and with 400
+    schemas["Problem"] = Problem.model_json_schema(ref_template=_REF)
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path in document["paths"].values():
+        for method, operation in path.items():
+            _complete(method, operation)
+    return document
+
+
+def _complete(method: str, operation: dict[str, Any]) -> None:
+    right = right_of(operation["operationId"])
+    operation["security"] = [] if right is None else [{"token": []}]
+    if right is not None:
+        operation["x-right"] = right
+    operation["responses"].pop("422", None)
+    for status, meaning in _problems(method, operation, public=right is None).items():
+        operation["responses"][str(status)] = {
+            "description": meaning,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}}},
+        }
+
+
+def _problems(method: str, operation: dict[str, Any], *, public: bool) -> dict[int, str]:
+    problems = {**_INPUT, **_ALWAYS}
+    if not public:
+        problems |= _KNOWN_CALLER
+    if any(each["in"] == "path" for each in operation.get("parameters", ())):
+        problems |= _OBJECT
+    if method != "get":
+        problems |= _BODY if "requestBody" in operation else {409: _BODY[409]}
+    return problems

@@ -1,0 +1,89 @@
+"""The application on a real database, and ways to ask it: raw HTTP, and the typed client."""
+
+from collections.abc import Callable
+
+import anyio
+import httpx2
+import pytest
+from anyio.from_thread import run as in_loop
+
+from apportion.client import Client
+from apportion.nodes.service import sync_placements
+from apportion.reservations.service import Reservations
+from apportion.server.app import create_app
+from apportion.store.connections import transaction
+from apportion.store.runtime import Runtime
+from apportion.tenants.service import ROOT, ensure_root, issue_token
+from apportion.testing.builders import Clock
+
+BASE = "http://test"
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def runtime(db, clock):
+    runtime = Runtime(db, clock)
+    async with transaction(db) as connection:
+        await ensure_root(runtime, connection)
+        await sync_placements(connection)
+    return runtime
+
+
+@pytest.fixture
+async def token(runtime):
+    async with transaction(runtime.db) as connection:
+        return await issue_token(runtime, connection, tenant_id=ROOT, name="test")
+
+
+@pytest.fixture
+def reservations(runtime):
+    return Reservations(runtime)
+
+
+@pytest.fixture
+def app(runtime, reservations):
+    return create_app(runtime, reservations, ready=lambda: True)
+
+
+@pytest.fixture
+async def http(app, token):
+    """Give raw HTTP with a valid token."""
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app),
+        base_url=BASE,
+        headers={"Authorization": f"Bearer {token}"},
+    ) as http:
+        yield http
+
+
+class InLoop(httpx2.BaseTransport):
+    """Carries the synchronous client's requests from its thread into the application's loop."""
+
+    def __init__(self, app):
+        self._asgi = httpx2.ASGITransport(app)
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        return in_loop(self._answer, request)
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        asked = httpx2.Request(
+            request.method, request.url, headers=request.headers, content=request.read()
+        )
+        answer = await self._asgi.handle_async_request(asked)
+        content = await answer.aread()
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=content)
+
+
+@pytest.fixture
+def with_client(app, token):
+    """Run a function of the synchronous client in a thread of its own."""
+
+    async def run(work: Callable[[Client], object]):
+        with Client(BASE, token, transport=InLoop(app)) as client:
+            return await anyio.to_thread.run_sync(work, client)
+
+    return run
