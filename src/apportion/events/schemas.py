@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from pydantic import AwareDatetime
-
-from apportion.pools.schemas import View
+from pydantic import AwareDatetime, BaseModel
 
 
-class EventView(View):
+class EventView(BaseModel):
     """One thing that happened: its type, the object's id, who did it, and facts."""
 
     id: int

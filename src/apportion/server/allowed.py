@@ -69,9 +69,14 @@ class Allowed:
         return [schema]
 
     def _say_any(self, schemas: Sequence[Schema]) -> str | None:
-        choices = [choice for each in schemas for choice in self._choices(each)]
-        said = [_say(choice) for choice in choices if choice.get("type") != "null"]
-        return " or ".join(dict.fromkeys(filter(None, said))) or None
+        return describe({"anyOf": [choice for each in schemas for choice in self._choices(each)]})
+
+
+def describe(schema: Schema) -> str | None:
+    """Return in words what a schema without references takes; None where it does not say."""
+    choices = cast("Sequence[Schema]", schema.get("anyOf", [schema]))
+    said = [_say(choice) for choice in choices if choice.get("type") != "null"]
+    return " or ".join(dict.fromkeys(filter(None, said))) or None
 
 
 def _step(schema: Schema, part: str | int) -> Schema | None:
