@@ -37,11 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; 0 when it stopped cleanly."""
     from apportion.server.launch import up
+    from apportion.server.logs import configure_logging
     from apportion.server.settings import load_settings
 
     settings = load_settings(
         {"state": args.state, "host": args.host, "port": args.port}, config=args.config
     )
+
+    configure_logging(settings.log_level, settings.log_format)
 
     async def started(system: "System", url: str) -> None:
         if not args.no_demo:
@@ -54,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
             host=settings.host,
             port=settings.port,
             database_url=settings.database_url,
+            pool_size=settings.pool_size,
             started=started,
             once=args.once,
         )
@@ -153,7 +157,8 @@ def _waiting(waiting: Mapping[str, int]) -> str:
 
 
 def _next_steps(url: str, token_file: Path, *, demo: bool) -> str:
-    shown = os.path.relpath(token_file)
+    near = os.path.relpath(token_file)
+    shown = token_file.resolve() if near.startswith("..") else near
     steps = [
         "",
         f"Apportion answers at {url} (Ctrl-C stops it). In another terminal:",

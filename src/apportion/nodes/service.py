@@ -13,7 +13,7 @@ from apportion.placement.selectors import GROUP_KEYS
 from apportion.quantities.shares import exact_text
 from apportion.quantities.units import from_multirange, to_multirange
 from apportion.store.connections import Connection
-from apportion.store.errors import guards, register
+from apportion.store.errors import Violation, guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 from apportion.tenants.service import Caller
@@ -37,14 +37,17 @@ _QUERIES: Final = load("apportion.nodes")
 # How many of a resource's fine units make one as people count it.
 FINE: Final = {"vcpu": 1000, "memoryGiB": 1024, "hugepages2Mi": 1, "hugepages1Gi": 1}
 
+
+def _reported_twice(violation: Violation) -> ConflictError:
+    return ConflictError(
+        "another node reported this GPU at the same moment",
+        hint="Import again",
+        details={"key": violation.detail},
+    )
+
+
 register(
-    {
-        "gpus_uuid_key": lambda violation: ConflictError(
-            "another node reported this GPU at the same moment",
-            hint="Import again",
-            details={"key": violation.detail},
-        ),
-    }
+    {"gpus_uuid_key": _reported_twice}
     | guards(
         "nodes_uid_key",
         "nodes_name_key",

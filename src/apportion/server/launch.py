@@ -4,6 +4,7 @@ Signals end it cleanly: no new requests, open ones finish, then the clock's work
 """
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -22,7 +23,14 @@ Started = Callable[[System, str], Coroutine[Any, Any, None]]
 
 
 async def up(
-    state: Path, *, host: str, port: int, database_url: str | None, started: Started, once: bool
+    state: Path,
+    *,
+    host: str,
+    port: int,
+    database_url: str | None,
+    pool_size: int,
+    started: Started,
+    once: bool,
 ) -> None:
     """Serve until a signal comes, or with ``once`` until ``started`` is done.
 
@@ -34,7 +42,10 @@ async def up(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     try:
-        async with running(state, database_url=database_url) as system, _serving(system, listener, stop):
+        async with (
+            running(state, database_url=database_url, pool_size=pool_size) as system,
+            _serving(system, listener, stop),
+        ):
             url = "http://{}:{}".format(*listener.getsockname()[:2])
             work = asyncio.create_task(started(system, url))
             stopping = asyncio.create_task(stop.wait())
@@ -56,7 +67,9 @@ async def _serving(
     system: System, listener: socket.socket, stop: asyncio.Event
 ) -> AsyncGenerator[None]:
     app = create_app(system.runtime, system.reservations, ready=lambda: not stop.is_set())
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=5
+    )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -80,7 +93,7 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), backlog=512)
     except OSError as error:
         raise UnavailableError(
-            f"cannot listen there: {error.strerror}",
+            f"cannot listen there: {os.strerror(error.errno or 0)}",
             field="port",
             given=port,
             hint="Another server may be running; choose another --port",

@@ -1,0 +1,173 @@
+"""``apportion up`` as its user meets it: real processes, real signals, the real demo."""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "apportion", "up", "--port", "0"]
+START_SECONDS = 60
+GONE_SECONDS = 15
+
+
+def environment() -> dict[str, str]:
+    """Give a machine on which nothing of ours is set."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("APPORTION_")}
+
+
+@contextmanager
+def serving(state: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the server until it says where it answers."""
+    process = subprocess.Popen(
+        [*COMMAND, "--state", str(state), *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        seen = []
+        for line in process.stdout:
+            seen.append(line)
+            if found := re.search(r"answers at (http://\S+)", line):
+                yield process, found[1]
+                break
+        else:
+            pytest.fail(f"the server ended: {''.join(seen)}")
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def group(process: subprocess.Popen[str]) -> set[int]:
+    """Give the living processes of the server's session, its database's among them."""
+    members = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(") ")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if fields[0] != "Z" and int(fields[3]) == process.pid:
+                members.add(int(entry.name))
+    return members
+
+
+def postmasters(state: Path) -> set[int]:
+    pid_file = next(state.rglob("postmaster.pid"), None)
+    return set() if pid_file is None else {int(pid_file.read_text().split()[0])}
+
+
+def gone(pids: set[int]) -> bool:
+    deadline = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < deadline:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def get(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+        return answer.status
+
+
+def test_an_empty_server_answers_keeps_its_token_private_and_stops_on_ctrl_c(open_path):
+    with serving(open_path, "--no-demo") as (process, url):
+        assert get(f"{url}/healthz") == 200
+        assert get(f"{url}/readyz") == 200
+        token = open_path / "root.token"
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        everyone = group(process) | postmasters(open_path)
+        assert len(everyone) > 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(GONE_SECONDS) == 0
+        assert gone(everyone)
+
+
+def test_sigkill_of_the_server_leaves_no_process_and_the_state_starts_again(open_path):
+    with serving(open_path, "--no-demo") as (process, _):
+        everyone = group(process) | postmasters(open_path)
+        token = (open_path / "root.token").read_text()
+        process.kill()
+        process.wait()
+        assert gone(everyone)
+    with serving(open_path, "--no-demo") as (process, url):
+        assert get(f"{url}/readyz") == 200
+        assert (open_path / "root.token").read_text() == token
+
+
+def test_the_main_job_places_the_trace_and_a_second_run_finds_it_kept(open_path):
+    command = [*COMMAND, "--state", str(open_path), "--once"]
+    first = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    assert re.search(r"^all +1214 +6220 ", first.stdout, re.MULTILINE)
+    assert "8,152 tasks of a public production trace decided" in first.stdout
+    assert "placing tasks: 8,152 of 8,152" in first.stderr
+    assert "dgx-01 GPU 7 NVIDIA H100 80GB HBM3" in first.stdout
+    second = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    assert "Kept from an earlier run" in second.stdout
+    assert table_of(second.stdout) == table_of(first.stdout)
+
+
+def test_a_main_job_that_was_killed_is_taken_up_where_it_stopped(open_path):
+    command = [*COMMAND, "--state", str(open_path), "--once"]
+    cut = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    assert cut.stderr is not None
+    for line in cut.stderr:
+        if "placing tasks" in line:
+            break
+    cut.kill()
+    cut.communicate()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    assert re.search(r"^all +1214 +6220 ", done.stdout, re.MULTILINE)
+    live = int(re.search(r"^all .* (\d+)$", done.stdout, re.MULTILINE)[1])
+    waiting = sum(int(n) for n in re.findall(r"^[a-z_]+ +(\d+)$", done.stdout, re.MULTILINE))
+    assert live + waiting == 8152 + 10
+
+
+def test_a_taken_port_is_said_by_name_and_exits_1(open_path):
+    with serving(open_path / "a", "--no-demo") as (_, url):
+        port = url.rpartition(":")[2]
+        refused = subprocess.run(
+            [*COMMAND[:-1], port, "--state", str(open_path / "b"), "--no-demo"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+        )
+    assert refused.returncode == 1
+    assert f"port: cannot listen there: Address already in use (given: {port})" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_second_server_on_the_same_state_is_refused_by_name(open_path):
+    with serving(open_path, "--no-demo"):
+        refused = subprocess.run(
+            [*COMMAND, "--state", str(open_path), "--no-demo"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+        )
+    assert refused.returncode == 1
+    assert "in use" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def table_of(report: str) -> list[str]:
+    return [line for line in report.splitlines() if re.match(r"(openb-|h100-|all)", line)]
