@@ -3,11 +3,18 @@
 import inspect
 import re
 from pathlib import Path
+from typing import cast
 
 from apportion import errors
+from apportion.cli import NOUNS
+from apportion.doors.rights import RIGHTS
 from apportion.placement.selectors import KEYS
 from apportion.placement.verdicts import HELP
 from apportion.pools import policy
+from apportion.reservations.service import Reservations
+from apportion.server.app import create_app
+from apportion.server.settings import Settings
+from apportion.store.runtime import Runtime
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -83,3 +90,27 @@ def test_every_link_between_documents_leads_somewhere():
         if not (path.parent / target).exists()
     ]
     assert not broken
+
+
+def test_every_operation_is_documented_with_its_route_and_its_right():
+    app = create_app(cast("Runtime", None), cast("Reservations", None), ready=lambda: True)
+    operations = {
+        (f"{method.upper()} {path}", operation["operationId"])
+        for path, methods in app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    }
+    expected = {(route, name, RIGHTS.get(name, "none")) for route, name in operations}
+    text = (DOCS / "reference" / "api.md").read_text("utf-8")
+    assert (
+        set(re.findall(r"^\| `([^`]+)` \| `([^`]+)` \| `([^`]+)`", text, re.MULTILINE)) == expected
+    )
+
+
+def test_every_command_is_documented():
+    assert first_cells("commands.md", "Commands") == set(NOUNS)
+
+
+def test_every_setting_is_documented_with_its_variable():
+    text = (DOCS / "reference" / "commands.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| `(APPORTION_\w+)`", text, re.MULTILINE))
+    assert told == {name: f"APPORTION_{name.upper()}" for name in Settings.model_fields}
