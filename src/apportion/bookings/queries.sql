@@ -1,4 +1,18 @@
--- name: insert
+-- name: insert_all
+INSERT INTO bookings (
+    tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
+    units, during, planned, share_num, share_den
+)
+SELECT
+    tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation, units,
+    tstzrange(starts, ends), tstzrange(starts, ends), share_num, share_den
+FROM json_to_recordset(%(rows)s::json) AS new (
+    tenant_id text, pool_id text, gpu_id int, reservation_id text, piece int, device int, class text,
+    atom_id bigint, generation int, units int4multirange, starts timestamptz, ends timestamptz,
+    share_num int, share_den int
+);
+
+-- name: insert_those_free
 -- A clash is no error here: the row is missing from the answer.
 INSERT INTO bookings (
     tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
