@@ -71,9 +71,11 @@ class World:
     async def atoms(self, pool, **filters):
         return await list_atoms(self.runtime, self.caller, pool_id=pool.id, **filters)
 
+    async def usage(self, start=MONDAY, end=None):
+        return await usage(self.runtime, self.caller, start, end)
+
     async def gpu_hours(self, start=MONDAY, end=None):
-        rows = await usage(self.runtime, self.caller, start, end)
-        return sum((row.gpu_hours for row in rows), Fraction(0))
+        return sum((row.gpu_hours for row in await self.usage(start, end)), Fraction(0))
 
     async def findings(self):
         async with self.db.connection() as connection:

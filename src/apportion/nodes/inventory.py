@@ -9,11 +9,12 @@ from apportion.errors import ConflictError, InvalidInputError
 from apportion.events.service import Event, append
 from apportion.geometry import parse_device_name
 from apportion.nodes.atom_rows import write_atoms
-from apportion.nodes.atoms import derive, identify
+from apportion.nodes.atoms import GpuSpec, derive, identify
 from apportion.nodes.derived import Derived, NodeRows
 from apportion.nodes.host_rows import write_resources
 from apportion.nodes.schemas import GpuReport, Inventory
 from apportion.pools.service import PoolRecord, load_record
+from apportion.quantities.units import from_multirange
 from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
@@ -101,13 +102,22 @@ def _check_once(derived: Sequence[Derived]) -> None:
                 raise InvalidInputError(f"{kind} {name} is listed twice", field="gpus", given=name)
             seen[f"{kind} {name}"] = name
         for at, gpu in enumerate(each.gpus):
-            keys = [atom.key for atom in gpu.atoms]
-            if len(keys) != len(set(keys)):
+            _check_apart(gpu, f"gpus[{at}].mig.instances")
+
+
+def _check_apart(gpu: GpuSpec, field: str) -> None:
+    """Refuse a report in which two instances share a slice: they cannot both exist."""
+    taken = 0
+    for atom in gpu.atoms:
+        if atom.cls == "gpu.mig" and atom.start is not None:
+            units = from_multirange(atom.units)
+            if units & taken:
                 raise InvalidInputError(
-                    "two instances lie at one place",
-                    field=f"gpus[{at}].mig.instances",
-                    given=gpu.report.uuid,
+                    f"{atom.profile} at {atom.start} overlaps another one of {gpu.report.uuid}",
+                    field=field,
+                    given=[f"{each.profile}@{each.start}" for each in gpu.report.mig.instances],
                 )
+            taken |= units
 
 
 async def _write_nodes(

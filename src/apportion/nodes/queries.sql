@@ -224,5 +224,5 @@ SELECT
     atoms.share_num, atoms.share_den
 FROM gpus
 JOIN atoms ON atoms.gpu_id = gpus.id AND retired_at IS NULL
-WHERE gpus.pool_id = %(pool_id)s AND present AND unbookable_reason IS NULL
+WHERE gpus.pool_id = %(pool_id)s AND present
 ORDER BY gpus.id, atoms.id;

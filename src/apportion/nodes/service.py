@@ -234,7 +234,9 @@ async def _nodes(runtime: Runtime, caller: Caller, filters: Mapping[str, object]
 def _gpu_state(rows: Sequence[Mapping[str, Any]]) -> GpuState:
     first = rows[0]
     bookable = [row for row in rows if row["bookable"]]
-    shown = bookable[0]["attributes"] if bookable else first["attributes"]
+    # A GPU that cannot be booked offers nothing, but what it has tells why an ask finds none.
+    pieces = bookable or rows
+    shown = pieces[0]["attributes"]
     # What MIG instances differ in stands on each of them.
     own = {"migProfile", "giId", "ciId", "migUuid", "slot"}
     if first["split"] == "mig":
@@ -249,9 +251,12 @@ def _gpu_state(rows: Sequence[Mapping[str, Any]]) -> GpuState:
         atom=first["atom_id"] if first["split"] == "none" else None,
         atoms=tuple(
             AtomState(
-                row["atom_id"], from_multirange(row["units"]), row["profile"], row["attributes"]
+                row["atom_id"],
+                from_multirange(row["units"]),
+                row["attributes"]["migProfile"],
+                row["attributes"],
             )
-            for row in bookable
+            for row in pieces
             if row["class"] == "gpu.mig"
         ),
         bookable=bool(bookable),

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from apportion.errors import InvalidInputError
 from apportion.geometry import parse_profile
@@ -20,6 +20,8 @@ from apportion.reservations.schemas import (
     Quantity,
     ReservationCreate,
 )
+
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,12 @@ def read_window(
             "lies in the past", field="start", given=request.start, hint="Leave it out to begin now"
         )
     if end is None:
-        return start, None, parse_duration(request.duration or "", field="duration")
+        duration = parse_duration(request.duration or "", field="duration")
+        if start is not None and start > _LAST - duration:
+            raise InvalidInputError(
+                "reaches beyond the calendar", field="duration", given=request.duration
+            )
+        return start, None, duration
     if start is None:
         raise InvalidInputError("needed beside an end", field="start")
     if end <= start:
