@@ -1,5 +1,6 @@
 """What the clock does to reservations: windows begin and end, waiting ends, and is tried again."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -30,6 +31,8 @@ class Lifecycle:
         self._runtime = runtime
         self._fleet = fleet
         self._placer = placer
+        self.hint = asyncio.Event()
+        """Set when something was given back: the clock's loop need not wait for its next tick."""
         self._tried: dict[str, tuple[int, int]] = {}
 
     async def advance(self) -> int:

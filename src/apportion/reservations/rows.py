@@ -79,7 +79,7 @@ async def write(
     still = [
         each
         for each in waiting
-        if each.draft.waiting and each.reason["message"] != each.draft.reason.get("message")
+        if each.draft.waiting and _codes(each.reason) != _codes(each.draft.reason)
     ]
     if still:
         await connection.execute(
@@ -90,6 +90,11 @@ async def write(
                 "now": now,
             },
         )
+
+
+def _codes(reason: Mapping[str, Any]) -> list[str]:
+    """Return what a reason says but for its counts: those change with every booking of others."""
+    return [reason["code"], *(each["code"] for each in reason.get("reasons", ()))]
 
 
 async def tell(

@@ -169,7 +169,8 @@ class Reservations:
 
         view = await retrying(self._runtime.db, work)
         if ended:
-            await self.lifecycle.retry_pending()
+            # Who waits is tried by the clock's loop, at once: the one who releases does not wait.
+            self.lifecycle.hint.set()
         return view
 
     async def _end(

@@ -70,13 +70,16 @@ async def _bootstrap(runtime: Runtime, token_file: Path) -> None:
 
 
 async def _tick(reservations: Reservations) -> None:
+    hint = reservations.lifecycle.hint
     while True:
         try:
             await reservations.lifecycle.advance()
         except ApportionError as error:
             # The next tick makes up for it; a loop that died would let windows pass unnoticed.
             _log.warning("lifecycle step failed", code=error.code, reason=str(error))
-        await asyncio.sleep(TICK_SECONDS)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hint.wait(), TICK_SECONDS)
+        hint.clear()
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:
