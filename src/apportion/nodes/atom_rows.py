@@ -15,6 +15,8 @@ from apportion.store.sql import load
 
 _QUERIES: Final = load("apportion.nodes")
 
+MISSING: Final = "instance_missing"
+
 
 async def write_atoms(
     connection: Connection,
@@ -63,15 +65,17 @@ async def write_atoms(
 
 
 def _is_recut(there: Mapping[str, Any] | None, wanted: Mapping[str, AtomSpec]) -> bool:
-    """Tell whether a GPU that we knew is now cut otherwise."""
-    return there is not None and set(there) != set(wanted)
+    """Tell whether a GPU that we knew is now cut otherwise than it was when last seen."""
+    if there is None:
+        return False
+    return {key for key, row in there.items() if row["reason"] != MISSING} != set(wanted)
 
 
 async def _let_go(connection: Connection, gone: Sequence[Mapping[str, Any]], now: datetime) -> None:
     """Retire atoms that are no longer there; one that somebody has stays, unbookable, till then."""
     ids = [atom["id"] for atom in gone]
     booked = await bookings.booked_atoms(connection, ids, now)
-    await connection.execute(_QUERIES["miss_atoms"], {"ids": sorted(booked)})
+    await connection.execute(_QUERIES["miss_atoms"], {"ids": sorted(booked), "reason": MISSING})
     retired = [atom for atom in ids if atom not in booked]
     await connection.execute(_QUERIES["retire_atoms"], {"ids": retired, "now": now})
 

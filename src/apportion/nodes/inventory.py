@@ -155,7 +155,6 @@ async def _write_gpus(
 ) -> None:
     gpus = [(nodes[each.document.node]["id"], gpu) for each in derived for gpu in each.gpus]
     uuids = [gpu.report.uuid for _, gpu in gpus]
-    await _check_homes(connection, {gpu.report.uuid: node for node, gpu in gpus})
     await connection.execute(
         _QUERIES["upsert_gpus"],
         {
@@ -178,6 +177,8 @@ async def _write_gpus(
             "reasons": [gpu.reason for _, gpu in gpus],
         },
     )
+    # Only now, when each row is locked: a GPU new to us may be new on two nodes at once.
+    await _check_homes(connection, {gpu.report.uuid: node for node, gpu in gpus})
     await connection.execute(
         _QUERIES["miss_gpus"],
         {"node_ids": [node["id"] for node in nodes.values()], "uuids": uuids},

@@ -85,7 +85,7 @@ SET layout_generation = layout_generation + 1
 WHERE uuid = ANY (%(uuids)s);
 
 -- name: miss_atoms
-UPDATE atoms SET bookable = false, reason = 'instance_missing' WHERE id = ANY (%(ids)s);
+UPDATE atoms SET bookable = false, reason = %(reason)s WHERE id = ANY (%(ids)s);
 
 -- name: retire_atoms
 UPDATE atoms

@@ -149,7 +149,14 @@ def _duration(policy: Mapping[str, Any], name: str, default: timedelta) -> timed
 def _ratio(value: Any, field_name: str) -> Decimal:
     number = parse_number(value, field=field_name, allowed="a number above 0; 0.1 to 100 is used")
     clamped = min(max(number, RATIO_MIN), RATIO_MAX)
-    return Decimal(clamped.numerator) / Decimal(clamped.denominator)
+    ratio = Decimal(clamped.numerator) / Decimal(clamped.denominator)
+    if Fraction(ratio) != clamped:
+        raise InvalidInputError(
+            "has no finite decimal, so it could not be stored as given",
+            field=field_name,
+            given=value,
+        )
+    return ratio
 
 
 def _count(value: Any, field_name: str) -> int:
