@@ -20,14 +20,14 @@ BODY_BYTES_MAX: Final = 16 * 2**20
 
 
 async def read_body(request: Request) -> Request:
-    """Return the request with its body read and parsed; an absent body stays absent.
+    """Return the request with its body read and parsed; an absent one is FastAPI's to refuse.
 
     Raises InvalidInputError that names the place, RefusedRequestError for a body that is too large
     or no JSON by its own word.
     """
     body = await _receive(request)
     if not body:
-        return request
+        return _Read(request, body, None)
     _check_media_type(request)
     return _Read(request, body, _parse(body))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 from fastapi import Query
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, Field
 
 from apportion.doors.texts import is_storable
 from apportion.errors import InvalidInputError
@@ -27,8 +27,9 @@ def _whole(value: object) -> object:
 
 Limit = Annotated[
     int,
+    Field(ge=1, le=LIMIT_MAX),
     BeforeValidator(_whole),
-    Query(ge=1, le=LIMIT_MAX, description="The most items of one page."),
+    Query(description="The most items of one page."),
 ]
 Cursor = Annotated[
     str | None,

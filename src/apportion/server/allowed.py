@@ -35,9 +35,10 @@ class Allowed:
             found = self._walk(schema, path)
         else:
             found = [
-                each["schema"]
+                schema
                 for each in operation.get("parameters", ())
                 if each["in"] == place and each["name"].lower() == str(path[0]).lower()
+                for schema in self._walk(each["schema"], path[1:])
             ]
         return self._say_any(found) if found else None
 
@@ -45,8 +46,7 @@ class Allowed:
         """Return the names of the fields that the object at a path of the body has."""
         schema = self._operations[operation_id]["requestBody"]["content"]["application/json"]
         found = self._walk(schema["schema"], path)
-        names = [name for each in found for name in each.get("properties", ())]
-        return ", ".join(names) or None
+        return ", ".join(name for each in found for name in _names(each)) or None
 
     def _walk(self, schema: Schema, path: Sequence[str | int]) -> list[Schema]:
         """Return the schemas that hold at a path: several where there is a choice."""
@@ -79,6 +79,12 @@ def describe(schema: Schema) -> str | None:
     return " or ".join(dict.fromkeys(filter(None, said))) or None
 
 
+def _names(schema: Schema) -> Sequence[str]:
+    """Return the fields of an object: its own, or the names that a map of one kind may have."""
+    own = cast("Mapping[str, Schema]", schema.get("properties", {}))
+    return [*own, *cast("Schema", schema.get("propertyNames", {})).get("enum", ())]
+
+
 def _step(schema: Schema, part: str | int) -> Schema | None:
     if isinstance(part, int):
         return cast("Schema | None", schema.get("items"))
@@ -108,7 +114,7 @@ def _say_list(schema: Schema) -> str:
 
 
 def _say_object(schema: Schema) -> str:
-    names = ", ".join(schema.get("properties", ()))
+    names = ", ".join(_names(schema))
     return f"an object with {names}" if names else "an object"
 
 
@@ -122,12 +128,17 @@ def _say_text(schema: Schema) -> str:
 
 
 def _range(schema: Schema, lowest: str, highest: str, unit: str = "") -> str:
-    low, high = schema.get(lowest), schema.get(highest)
+    low, high = (_whole(schema.get(bound)) for bound in (lowest, highest))
     if low is not None and high is not None:
         return f" of {low} to {high}{unit}"
     if low is not None:
         return f" of at least {low}{unit}"
     return f" of at most {high}{unit}" if high is not None else ""
+
+
+def _whole(bound: object) -> object:
+    """Give back the whole number that FastAPI's document writes as a float."""
+    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
 
 
 _KINDS: Final[Mapping[str, Callable[[Schema], str]]] = {

@@ -51,11 +51,21 @@ def _complete(method: str, operation: dict[str, Any]) -> None:
     if right is not None:
         operation["x-right"] = right
     operation["responses"].pop("422", None)
+    for parameter in operation.get("parameters", ()):
+        parameter["schema"] = _without_null(parameter["schema"])
     for status, meaning in _problems(method, operation, public=right is None).items():
         operation["responses"][str(status)] = {
             "description": meaning,
             "content": {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}}},
         }
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Drop null from a parameter's choices: it can be left out, but no address can say null."""
+    choices = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    if len(choices) != 1:
+        return schema
+    return {**choices[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
 
 
 def _problems(method: str, operation: dict[str, Any], *, public: bool) -> dict[int, str]:

@@ -40,24 +40,30 @@ def _tell(
 ) -> dict[str, Any]:
     place, *rest = cast("Sequence[str | int]", error["loc"])
     kind = str(error["type"])
-    if place == "body":
-        path = _given_path(body, rest, missing=kind == "missing")
-    else:
-        path = tuple(rest[:1])
-    if kind == "extra_forbidden":
-        may = allowed.fields(operation_id, path[:-1])
-    else:
-        may = allowed.at(operation_id, str(place), path)
+    if place != "body":
+        return {
+            "field": str(rest[0]),
+            "message": _message(error),
+            "given": None if kind == "missing" else shown(error["input"]),
+            "allowed": allowed.at(operation_id, str(place), rest),
+        }
+    path, given = _walk(body, rest, missing=kind == "missing")
+    unknown = kind == "extra_forbidden" or rest[-1:] == ["[key]"]
     return {
         "field": _written(path) or "body",
-        "message": _message(kind, str(error["msg"])),
-        "given": None if kind == "missing" else shown(error["input"]),
-        "allowed": may,
+        "message": "no such field" if unknown else _message(error),
+        "given": shown(given),
+        "allowed": allowed.fields(operation_id, path[:-1])
+        if unknown
+        else allowed.at(operation_id, "body", path),
     }
 
 
-def _given_path(body: object, location: Sequence[str | int], *, missing: bool) -> Path:
-    """Return as much of a location as the body has: pydantic adds the names of choices to it."""
+def _walk(body: object, location: Sequence[str | int], *, missing: bool) -> tuple[Path, object]:
+    """Return as much of a location as the body has, and what stands there.
+
+    Pydantic adds the names of choices to a location, which no user has written.
+    """
     path: list[str | int] = []
     here = body
     for part in location:
@@ -66,11 +72,11 @@ def _given_path(body: object, location: Sequence[str | int], *, missing: bool) -
         elif isinstance(here, list) and isinstance(part, int):
             here = cast("list[object]", here)[part]
         elif missing and isinstance(here, dict):
-            return (*path, part)
+            return (*path, part), None
         else:
             break
         path.append(part)
-    return tuple(path)
+    return tuple(path), cast("object", here)
 
 
 def _written(path: Path) -> str:
@@ -83,14 +89,14 @@ def _written(path: Path) -> str:
     return text
 
 
-def _message(kind: str, message: str) -> str:
+def _message(error: Mapping[str, Any]) -> str:
+    kind, message = str(error["type"]), str(error["msg"])
     if kind == "missing":
         return "is required"
-    if kind == "extra_forbidden":
-        return "no such field"
     if kind == "value_error":
         return message.removeprefix("Value error, ")
+    if kind == "literal_error":
+        return f"must be {error['ctx']['expected']}"
     _, should, rest = message.partition(" should ")
-    if not should:
-        return message
-    return f"must {rest.partition(', ')[0]}"
+    # The rest of a sentence such as ", unable to parse string as an integer" says it once more.
+    return f"must {rest.partition(', ')[0]}" if should else message

@@ -1,0 +1,72 @@
+"""A real server on a real socket, in a thread with a loop of its own."""
+
+import asyncio
+import socket
+import threading
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from apportion.nodes.service import sync_placements
+from apportion.reservations.service import Reservations
+from apportion.server.app import create_app
+from apportion.store.connections import open_pool, transaction
+from apportion.store.runtime import Runtime
+from apportion.tenants.service import ROOT, ensure_root, issue_token
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    token: str
+
+
+@contextmanager
+def served(dsn: str):
+    """Serve the API on a free port of this machine for the block."""
+    thread = _Serving(dsn)
+    thread.start()
+    try:
+        yield thread.wait()
+    finally:
+        thread.stop()
+
+
+class _Serving(threading.Thread):
+    def __init__(self, dsn: str) -> None:
+        super().__init__()
+        self._dsn = dsn
+        self._answer: Future[tuple[Served, uvicorn.Server]] = Future()
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._answer.done():
+                raise
+            self._answer.set_exception(error)
+
+    def wait(self) -> Served:
+        return self._answer.result(timeout=30)[0]
+
+    def stop(self) -> None:
+        if self._answer.exception() is None:
+            self._answer.result()[1].should_exit = True
+        self.join()
+
+    async def _serve(self) -> None:
+        async with open_pool(self._dsn) as db:
+            runtime = Runtime(db)
+            async with transaction(db) as connection:
+                await ensure_root(runtime, connection)
+                await sync_placements(connection)
+                token = await issue_token(runtime, connection, tenant_id=ROOT, name="test")
+            app = create_app(runtime, Reservations(runtime), ready=lambda: True)
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+                url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                # The socket listens already: whoever connects now waits until it is served.
+                self._answer.set_result((Served(url, token), server))
+                await server._serve([listener])
