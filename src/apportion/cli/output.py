@@ -62,22 +62,38 @@ def _moment(value: object) -> str:
     raise TypeError(f"a command must not print a {type(value).__name__}")
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay rows out under upper-case headers; a column of numbers stands to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    widths: Sequence[int] | None = None,
+    header: bool = True,
+) -> str:
+    """Lay rows out under upper-case headers; a column of numbers stands to the right.
+
+    A list that comes in pages keeps its columns in line by ``widths``, and has one ``header``.
+    """
+    widths = column_widths(headers, rows) if widths is None else widths
     right = [
         bool(rows) and all(isinstance(row[i], int | Fraction) for row in rows)
         for i in range(len(headers))
     ]
-    lines = [
+    cells = [[_cell(value) for value in row] for row in rows]
+    if header:
+        cells.insert(0, [text.upper() for text in headers])
+    return "\n".join(
         "  ".join(
             text.rjust(width) if to_right else text.ljust(width)
             for text, width, to_right in zip(line, widths, right, strict=True)
         ).rstrip()
-        for line in ([header.upper() for header in headers], *cells)
-    ]
-    return "\n".join(lines)
+        for line in cells
+    )
+
+
+def column_widths(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[int]:
+    """Give how wide each column has to be."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    return [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
 
 
 def wants_colour(stream: TextIO | None = None) -> bool:

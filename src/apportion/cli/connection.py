@@ -1,0 +1,125 @@
+"""How a command reaches the server: flags, then the environment; and the words of its refusals."""
+
+import argparse
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from apportion.cli.output import add_output_argument
+from apportion.errors import ApportionError, InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:  # loading the client takes half a second, which --help must not
+    from apportion.client import Client
+    from apportion.pools.schemas import PoolView
+
+
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add how to print, and where the server is."""
+    add_output_argument(parser)
+    group = parser.add_argument_group("the server")
+    group.add_argument(
+        "--url",
+        metavar="URL",
+        help="its address (default: APPORTION_URL, then http://127.0.0.1:7070)",
+    )
+    group.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="holds the token (default: APPORTION_TOKEN, then APPORTION_TOKEN_FILE)",
+    )
+
+
+def connect(args: argparse.Namespace) -> "Client":
+    """Return a client for the server that the flags, or else the environment, name.
+
+    Raises InvalidInputError for arguments that no request can carry, UnauthenticatedError where
+    there is no token.
+    """
+    from apportion.client import Client
+
+    _check_text(args)
+    environment = dict(os.environ)
+    if args.url is not None:
+        environment["APPORTION_URL"] = args.url
+    if args.token_file is not None:
+        environment.pop("APPORTION_TOKEN", None)
+        environment["APPORTION_TOKEN_FILE"] = args.token_file
+    url = "APPORTION_URL" if args.url is None else "--url"
+    token = {} if args.token_file is None else {"APPORTION_TOKEN_FILE": "--token-file"}
+    with naming({"url": url, **token}):
+        return Client.from_environment(environment)
+
+
+def find_pool(client: "Client", text: str, *, field: str) -> "PoolView":
+    """Return the pool of that id or name; NotFoundError when there is none."""
+    with naming({"pool_id": field, "name": field}):
+        if text.startswith("pool_"):  # no name has an underscore
+            return client.get_pool(text)
+        for pool in client.list_pools(name=text).items:
+            return pool
+    raise NotFoundError(
+        "no such pool", field=field, given=text, hint="`apportion pool list` shows them"
+    )
+
+
+class PoolNames:
+    """Names of pools by id: one request for most tenants, one more for each pool beyond."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._names: dict[str, str] | None = None
+
+    def name(self, pool_id: str | None) -> str | None:
+        """Return the pool's name; its id where it has none for this caller."""
+        if pool_id is None:
+            return None
+        if self._names is None:
+            self._names = {pool.id: pool.name for pool in self._client.list_pools(limit=1000).items}
+        if pool_id not in self._names:
+            self._names[pool_id] = self._ask(pool_id)
+        return self._names[pool_id]
+
+    def _ask(self, pool_id: str) -> str:
+        try:
+            return self._client.get_pool(pool_id).name
+        except NotFoundError:
+            return pool_id
+
+
+@contextmanager
+def naming(flags: Mapping[str, str]) -> Generator[None]:
+    """Name the flag in refusals of what it set: ``--for`` where the API says ``duration``."""
+    try:
+        yield
+    except ApportionError as error:
+        error.field = _flag(error.field, flags)
+        raise
+
+
+def _flag(field: str | None, flags: Mapping[str, str]) -> str | None:
+    if field is None or field in flags:
+        return field and flags[field]
+    for path in sorted(flags, key=len, reverse=True):
+        if field.startswith((f"{path}.", f"{path}[")):
+            return f"{flags[path]} ({field})"
+    return field
+
+
+def _check_text(args: argparse.Namespace) -> None:
+    """Refuse bytes of the command line that are not text in this locale: JSON cannot carry them."""
+    for name, value in vars(args).items():
+        if isinstance(value, str) and not _is_text(value):
+            raise InvalidInputError(
+                "is not text in UTF-8",
+                field=f"--{name.replace('_', '-')}",
+                given=ascii(value),
+            )
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
