@@ -53,7 +53,10 @@ class World:
         return await self.reservations.get(self.caller, reservation.id)
 
     async def release(self, reservation):
-        return await self.reservations.release(self.caller, reservation.id)
+        view = await self.reservations.release(self.caller, reservation.id)
+        assert self.reservations.lifecycle.hint.is_set()  # which wakes the clock's loop
+        await self.reservations.lifecycle.retry_pending()
+        return view
 
     async def tick(self, **by):
         self.clock.advance(**by)

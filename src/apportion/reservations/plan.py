@@ -14,6 +14,7 @@ from apportion.placement.cost import cost
 from apportion.placement.state import HostHeld
 from apportion.pools.policy import mps_units
 from apportion.pools.service import PoolRecord, Quota, QuotaKey
+from apportion.quantities.windows import format_instant
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet, micros
 
@@ -196,7 +197,7 @@ class Planner:
         return Refused(draft, error)
 
     def _reason(self, draft: Draft, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-        since = self._now.isoformat() if not draft.waiting else draft.reason.get("since")
+        since = format_instant(self._now) if not draft.waiting else draft.reason.get("since")
         counts: dict[str, int] = {}
         for verdict in verdicts.values():
             for reason in verdict.reasons:

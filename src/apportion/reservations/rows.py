@@ -8,6 +8,7 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from apportion.events.service import Event, append
+from apportion.quantities.windows import format_instant
 from apportion.reservations.plan import Placed, Waiting
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
@@ -113,8 +114,8 @@ async def tell(
             {
                 "pool_id": each.pool.id,
                 "state": _state(each, now),
-                "start": each.start.isoformat(),
-                "end": each.end.isoformat(),
+                "start": format_instant(each.start),
+                "end": format_instant(each.end),
                 "charges": _charges(each),
             },
         )
