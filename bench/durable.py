@@ -1,8 +1,9 @@
 """Complete reservations a second through the service, durable, beside bare multi-row INSERTs.
 
 Both on the same freshly made server, in turns. A complete reservation is every row that one must
-write: the reservation, its booking, the quota, the event. The bare INSERT writes a booking's GPU, units
-and window into a table with the exclusion constraint and nothing else, 200 rows a statement.
+write: the reservation, its booking, the quota, the event. The bare INSERT writes a booking's GPU,
+units and window into a table with the exclusion constraint and nothing else, 200 rows a
+statement.
 """
 
 import asyncio

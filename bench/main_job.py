@@ -1,4 +1,4 @@
-"""The main job as a user runs it: ``apportion up --once`` on an empty state, then on the kept one."""
+"""The main job as its user runs it: `apportion up --once` on an empty state and on the kept one."""
 
 import os
 import re

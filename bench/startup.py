@@ -1,4 +1,4 @@
-"""How long a command takes as a whole process, as a multiple of ``import argparse`` in the same run."""
+"""A command as a whole process, as a multiple of `import argparse` in the same run."""
 
 import os
 import statistics

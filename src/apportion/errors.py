@@ -1,8 +1,8 @@
 """The one family of errors that reaches a person or a program.
 
-Every error carries a stable ``code`` (the API's problem+json and the CLI's messages show it), and where
-it concerns one value: the field's name, what was given and what is allowed. Rooms raise these; doors
-(HTTP, CLI) only render them.
+Every error carries a stable ``code`` (the API's problem+json and the CLI's messages show it), and
+where it concerns one value: the field's name, what was given and what is allowed. Rooms raise
+these; doors (HTTP, CLI) only render them.
 """
 
 from collections.abc import Mapping
