@@ -63,7 +63,7 @@ async def summarize(runtime: Runtime, reservations: Reservations, caller: Caller
             allocated=allocated.get(pool.id, Fraction(0)),
             live=standing.live.get(pool.id, 0),
         )
-        for pool in pools
+        for pool in sorted(pools, key=lambda pool: pool.name)
     ]
     mig_pool = next((pool.id for pool in pools if pool.name == mig.POOL), None)
     pictures = [] if mig_pool is None else await _pictures(runtime, reservations, caller, mig_pool)
