@@ -12,7 +12,7 @@ from apportion.pools.policy import read_policy
 
 if TYPE_CHECKING:
     from apportion.client import Client
-    from apportion.nodes.schemas import GpuView
+    from apportion.nodes.schemas import AtomClass, GpuView
     from apportion.pools.schemas import PoolView
 
 _PAGE = 1000
@@ -54,7 +54,7 @@ def capabilities_of(client: "Client", pool: "PoolView") -> list[ClusterGpuCaps]:
             f"the pool {pool.name} has no GPUs yet",
             hint=f"Import a node: `apportion node import {pool.name} FILE`",
         )
-    profiles = _profiles(client, pool) if pool.sharing == "mig" else {}
+    profiles = _profiles(client, pool)
     return [_capabilities(pool, board, gpus, profiles) for board, gpus in by_board.items()]
 
 
@@ -95,8 +95,19 @@ def _capabilities(
 
 def _profiles(client: "Client", pool: "PoolView") -> Mapping[str, Collection[str]]:
     """Return the profiles that each GPU is cut into, by the GPU's id."""
+    if pool.sharing != "mig":
+        return {}
     cut: dict[str, dict[str, None]] = {}
     atoms = client.list_atoms(pool_id=pool.id, class_="gpu.mig", bookable=True, limit=_PAGE)
     for atom in atoms.all():
         cut.setdefault(atom.gpu_id, {})[str(atom.attributes["migProfile"])] = None
     return cut
+
+
+def part_class(pool: "PoolView") -> "AtomClass":
+    """Return the class of the parts that the pool splits GPUs into; ``gpu`` where it does not."""
+    if pool.sharing == "exclusive":
+        return "gpu"
+    if pool.sharing == "mig":
+        return "gpu.mig"
+    return "gpu.share" if split_capabilities(pool).shares_per_gpu is not None else "gpu.slot"

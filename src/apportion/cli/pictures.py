@@ -1,0 +1,68 @@
+"""Pictures of a server's GPUs: what each is cut into, and who holds what."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from apportion.cli.draw import Cell, can_draw_boxes, draw_gpu
+from apportion.cli.output import wants_colour
+from apportion.geometry.catalog import board_by_key
+from apportion.quantities.units import from_multirange, span
+
+if TYPE_CHECKING:
+    from apportion.nodes.schemas import AtomView, GpuView
+
+_SPLIT: Final = {"none": "whole", "mig": "MIG", "slots": "slots", "shares": "shares"}
+
+
+def title(gpu: "GpuView") -> str:
+    """Name a GPU for people: ``dgx-01 GPU 3: NVIDIA H100 80GB HBM3, MIG``."""
+    text = f"{gpu.node} GPU {gpu.index}: {gpu.product}, {_SPLIT[gpu.split]}"
+    return (
+        text if gpu.unbookable_reason is None else f"{text} (unbookable: {gpu.unbookable_reason})"
+    )
+
+
+def picture(
+    gpu: "GpuView", atoms: "Sequence[AtomView]", holders: Mapping[str, str], *, free: str | None
+) -> list[str]:
+    """Draw one GPU with what it is cut into and who holds what of it.
+
+    ``holders`` are names by units, as bookings write them; ``atoms`` the GPU's own. ``free`` is
+    what to call the rest, None where it was not looked at. Engines and seats are not drawn: they
+    have no place among memory slices, slots or shares.
+    """
+    units = _units(gpu)
+    every = span(0, units)
+    cut = {
+        from_multirange(atom.units) & every: str(atom.attributes["migProfile"])
+        for atom in atoms
+        if atom.class_ == "gpu.mig"
+    }
+    held = {from_multirange(text) & every: name for text, name in holders.items()}
+    cells = [Cell(label=_words(cut.get(mask), name), mask=mask) for mask, name in held.items()]
+    taken = _union(held)
+    left = {mask: profile for mask, profile in cut.items() if not mask & taken}
+    cells += [Cell(label=_words(profile, free), mask=mask) for mask, profile in left.items()]
+    rest = every & ~(taken | _union(left))
+    if rest:
+        cells.append(Cell(label="not cut" if cut else free or "not shown", mask=rest))
+    return draw_gpu(units, cells, colour=wants_colour(), boxes=can_draw_boxes())
+
+
+def _units(gpu: "GpuView") -> int:
+    """Return how many units to draw: of a MIG board the memory slices, else the whole ruler."""
+    if gpu.split == "mig":
+        ruler = None if gpu.board is None else board_by_key(gpu.board).ruler
+        return 1 if ruler is None else ruler.memory_units
+    return gpu.ruler
+
+
+def _words(*parts: str | None) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def _union(masks: Iterable[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union
