@@ -134,7 +134,11 @@ async def test_every_required_field_is_asked_for(http):
     ("operation_id", "path", "value", "allowed"),
     [
         ("create_pool", ("name",), "A B", "text of the form ^[a-z0-9]"),
-        ("create_pool", ("gpu_model",), "", "text of 1 to 100 characters"),
+        ("create_pool", ("gpu_model",), "", "text of the form ^[A-Za-z0-9]"),
+        ("create_pool", ("gpu_model",), "H100\n", "text of the form ^[A-Za-z0-9]"),
+        ("create_reservation", ("name",), "\x1b[2J", "text of 1 to 200 characters of the form"),
+        ("join_node", ("gpus", 0, "uuid"), "GPU\x07", "text of 1 to 200 characters of the form"),
+        ("join_node", ("gpus", 0, "memory_mib"), 10**30, "a whole number of 1 to 1099511627776"),
         ("create_pool", ("class",), "metal", "metal-host, vps-host, kubernetes-host"),
         ("create_pool", ("sharing",), "MIG", "exclusive, mig, timeslice, mps"),
         ("create_pool", ("owner_quota", "gpu"), -1, "a whole number of 0 to 9007199254740992 or u"),

@@ -5,6 +5,7 @@ endless nor of an unsaid kind.
 """
 
 import json
+import math
 from email.message import Message
 from http import HTTPStatus
 from typing import Final, NoReturn, cast
@@ -12,7 +13,7 @@ from typing import Final, NoReturn, cast
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from apportion.doors.problems import RefusedRequestError
+from apportion.doors.problems import RefusedRequestError, shown
 from apportion.doors.texts import check_text
 from apportion.errors import InvalidInputError
 
@@ -94,7 +95,9 @@ def _check_media_type(request: Request) -> None:
 def _parse(body: bytes) -> object:
     try:
         text = body.decode("utf-8")
-        document = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
+        document = json.loads(
+            text, parse_float=_finite, parse_constant=_not_finite, object_pairs_hook=_object
+        )
     except UnicodeDecodeError as error:
         raise _unread(f"is not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -114,9 +117,14 @@ def _unread(message: str) -> InvalidInputError:
     return InvalidInputError(message, field="body", allowed="one JSON document in UTF-8")
 
 
-def _no_constant(name: str) -> NoReturn:
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _not_finite(text)  # 1e999 is infinite to Python
+
+
+def _not_finite(text: str) -> NoReturn:
     raise InvalidInputError(
-        "is no number of JSON", field="body", given=name, allowed="finite numbers"
+        "is no finite number", field="body", given=shown(text), allowed="finite numbers"
     )
 
 

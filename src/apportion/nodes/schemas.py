@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, PlainSerializer
 
-from apportion.pools.schemas import Name, Schema, View
+from apportion.pools.schemas import Name, Schema, Text, View
 
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
-Text = Annotated[str, Field(min_length=1, max_length=200)]
+MemoryMib = Annotated[int, Field(strict=True, ge=1, le=2**40)]
 Flag = Annotated[bool, Field(strict=True)]
 ShareText = Annotated[Fraction, PlainSerializer(str, return_type=str)]
 AtomClass = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share"]
@@ -30,8 +30,8 @@ class MigInstance(Schema):
     uuid: Text
     profile: Text
     start: Annotated[int, Field(strict=True, ge=0, le=31)]
-    memory_mib: Annotated[int, Field(strict=True, ge=1)] | None = None
-    sm_count: Annotated[int, Field(strict=True, ge=1)] | None = None
+    memory_mib: MemoryMib | None = None
+    sm_count: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
 
 
 class MigState(Schema):
@@ -55,7 +55,7 @@ class GpuReport(Schema):
     index: Count
     uuid: Text
     product: Text
-    memory_mib: Annotated[int, Field(strict=True, ge=1)] | None = None
+    memory_mib: MemoryMib | None = None
     pci_address: Text | None = None
     pci_device_id: Text | None = None
     numa_node: Count | None = None
@@ -75,7 +75,7 @@ class HostReport(Schema):
     """What the machine itself has."""
 
     logical_cpus: Annotated[int, Field(strict=True, ge=1, le=100_000)]
-    memory_mib: Annotated[int, Field(strict=True, ge=1, le=2**40)]
+    memory_mib: MemoryMib
     hugepages: HugePages = Field(default_factory=HugePages)
 
 

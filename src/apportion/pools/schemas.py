@@ -11,6 +11,9 @@ QuotaResource = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share", "vcpu", "memo
 Amount = Annotated[int, Field(strict=True, ge=0, le=2**53)]
 Limit = Amount | Literal["unlimited"]
 IdempotencyKey = Annotated[str, Field(min_length=1, max_length=200)]
+# No control characters: what is stored comes out on terminals, where they move the cursor and more.
+Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+GpuModel = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]{0,99}$")]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
 
 
@@ -31,10 +34,10 @@ class PoolCreate(Schema):
 
     name: Name
     class_: PoolClass = Field(alias="class", default="metal-host")
-    gpu_model: Annotated[str, Field(min_length=1, max_length=100)]
+    gpu_model: GpuModel
     sharing: Sharing = "exclusive"
     site_id: str | None = None
-    provider_account_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    provider_account_id: Text | None = None
     policy: dict[str, Any] = Field(default_factory=dict[str, Any])
     owner_quota: dict[QuotaResource, Limit] = Field(
         default_factory=lambda: {"gpu": 2147483647},

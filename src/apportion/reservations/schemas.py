@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BeforeValidator, Field
 
 from apportion.nodes.schemas import AtomClass, ShareText
-from apportion.pools.schemas import IdempotencyKey, Schema, Sharing, View
+from apportion.pools.schemas import IdempotencyKey, Schema, Sharing, Text, View
 
 State = Literal["pending", "placed", "active", "ending", "ended", "failed"]
 LIVE: tuple[State, ...] = ("placed", "active", "ending")
@@ -75,7 +75,7 @@ class ReservationCreate(Schema):
     The window is ``duration`` from now or from ``start``, or ``start`` to ``end``.
     """
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    name: Text | None = None
     pool_id: str | None = None
     pool_ids: Annotated[list[str], Field(max_length=POOLS_MAX)] | None = None
     devices: list[DeviceRequest] = Field(
