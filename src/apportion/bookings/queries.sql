@@ -1,3 +1,21 @@
+-- name: take_turn
+SELECT pg_advisory_xact_lock(turn)
+FROM (
+    SELECT DISTINCT hashtextextended(id, 0) AS turn
+    FROM unnest(%(pool_ids)s::text[]) AS id
+    ORDER BY turn
+) AS turns;
+
+-- name: hold_gpus
+-- A report of a node changes its GPUs' rows, so it and this wait for each other.
+SELECT gpus.id
+FROM gpus
+JOIN unnest(%(ids)s::int[], %(generations)s::int[]) AS planned (id, generation)
+    ON gpus.id = planned.id AND layout_generation = generation
+WHERE present AND unbookable_reason IS NULL
+ORDER BY gpus.id
+FOR SHARE OF gpus;
+
 -- name: insert_all
 INSERT INTO bookings (
     tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
@@ -105,10 +123,13 @@ FROM levels
 GROUP BY node_id;
 
 -- name: withdraw
-DELETE FROM bookings WHERE reservation_id = ANY (%(ids)s);
+-- Our own rows alone: a twin with the same key may have committed the reservation meanwhile.
+DELETE FROM bookings
+WHERE reservation_id = ANY (%(ids)s) AND changed_xid = pg_current_xact_id();
 
 -- name: withdraw_host
-DELETE FROM host_bookings WHERE reservation_id = ANY (%(ids)s);
+DELETE FROM host_bookings
+WHERE reservation_id = ANY (%(ids)s) AND changed_xid = pg_current_xact_id();
 
 -- name: shorten
 UPDATE bookings

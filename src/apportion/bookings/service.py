@@ -130,15 +130,38 @@ class BookingView:
     end: datetime
 
 
-async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[BookingKey]:
-    """Book, and return the keys of those that won; the others clash with what somebody else has.
+async def take_turn(connection: Connection, pool_ids: Collection[str]) -> None:
+    """Wait, to the end of the transaction, for all others who take turns on one of these pools.
 
-    Waits for transactions that are booking the same units now.
+    For those who lost a clash: many who plan at once plan the same, and only one of them wins.
     """
-    if not bookings:
-        return set()
+    await connection.execute(_QUERIES["take_turn"], {"pool_ids": sorted(pool_ids)})
+
+
+async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[BookingKey]:
+    """Book, and return the keys of those that won.
+
+    The others clash with what somebody else has, or their GPU was cut otherwise, or went, since
+    they were planned. Waits for transactions that are booking the same units now.
+    """
     # In one order, so that two who book several GPUs never wait for each other in a circle.
     ordered = sorted(bookings, key=lambda b: (b.gpu_id, to_multirange(b.units)))
+    if ordered:
+        standing = await _hold_gpus(connection, ordered)
+        ordered = [booking for booking in ordered if booking.gpu_id in standing]
+    return await _insert(connection, ordered) if ordered else set()
+
+
+async def _hold_gpus(connection: Connection, bookings: Sequence[NewBooking]) -> set[int]:
+    """Keep the GPUs as they are, and return those that still are as the bookings were planned."""
+    planned = {booking.gpu_id: booking.generation for booking in bookings}
+    cursor = await connection.execute(
+        _QUERIES["hold_gpus"], {"ids": list(planned), "generations": list(planned.values())}
+    )
+    return {row["id"] for row in await cursor.fetchall()}
+
+
+async def _insert(connection: Connection, ordered: Sequence[NewBooking]) -> set[BookingKey]:
     rows = [
         {
             "tenant_id": b.tenant_id,

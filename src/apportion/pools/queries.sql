@@ -1,11 +1,14 @@
 -- name: insert
+-- No row comes back where the same key has made the pool already, or is making it now.
 INSERT INTO pools (
     id, tenant_id, site_id, name, class, gpu_model, sharing, agent, provider_account_id,
     policy, replicas, shares, created_at
 ) VALUES (
     %(id)s, %(tenant_id)s, %(site_id)s, %(name)s, %(class)s, %(gpu_model)s, %(sharing)s, %(agent)s,
     %(provider_account_id)s, %(policy)s, %(replicas)s, %(shares)s, %(now)s
-);
+)
+ON CONFLICT (id) DO NOTHING
+RETURNING id;
 
 -- name: select
 -- Numbers of quotas travel as text: JSON numbers would pass through floating point.

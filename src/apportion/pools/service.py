@@ -84,27 +84,22 @@ async def create_pool(runtime: Runtime, caller: Caller, request: PoolCreate) -> 
     _check_provider(request)
     async with transaction(runtime.db) as connection:
         row = await _new_row(runtime, connection, caller, request, policy)
-        existing = await _find(connection, caller, row["id"])
-        if existing is not None:
-            return _same(existing, row)
-        await connection.execute(_QUERIES["insert"], {**row, "policy": Jsonb(request.policy)})
+        cursor = await connection.execute(
+            _QUERIES["insert"], {**row, "policy": Jsonb(request.policy)}
+        )
+        if await cursor.fetchone() is None:
+            return _same(await _get(connection, caller, row["id"]), row)
         await _set_quotas(connection, caller.tenant_id, row["id"], request.owner_quota)
         data = {key: row[key] for key in ("name", "site_id", "class", "gpu_model", "sharing")}
         event = Event("pool.created", caller.tenant_id, row["id"], data)
         await append(connection, caller, runtime.now(), [event])
-        created = await _find(connection, caller, row["id"])
-    if created is None:
-        raise NotFoundError("the pool is gone", field="pool_id", given=row["id"])
-    return created
+        return await _get(connection, caller, row["id"])
 
 
 async def get_pool(runtime: Runtime, caller: Caller, pool_id: str) -> PoolView:
     """Return one pool of the caller; NotFoundError for any other."""
     async with runtime.db.connection() as connection:
-        pool = await _find(connection, caller, pool_id)
-    if pool is None:
-        raise _no_pool(pool_id)
-    return pool
+        return await _get(connection, caller, pool_id)
 
 
 async def list_pools(
@@ -160,8 +155,7 @@ async def list_quotas(
 async def set_quota(runtime: Runtime, caller: Caller, request: QuotaSet) -> QuotaView:
     """Set the caller's own limit on a pool that it owns."""
     async with transaction(runtime.db) as connection:
-        if await _find(connection, caller, request.pool_id) is None:
-            raise _no_pool(request.pool_id)
+        await _get(connection, caller, request.pool_id)
         limits = {request.resource: request.max}
         await _set_quotas(connection, caller.tenant_id, request.pool_id, limits)
         event = Event(
@@ -171,9 +165,7 @@ async def set_quota(runtime: Runtime, caller: Caller, request: QuotaSet) -> Quot
             {"tenant_id": caller.tenant_id, "resource": request.resource, "max": request.max},
         )
         await append(connection, caller, runtime.now(), [event])
-        pool = await _find(connection, caller, request.pool_id)
-    if pool is None:
-        raise _no_pool(request.pool_id)
+        pool = await _get(connection, caller, request.pool_id)
     return next(quota for quota in pool.quotas if quota.resource == request.resource)
 
 
@@ -228,7 +220,8 @@ async def charge(connection: Connection, amounts: Mapping[QuotaKey, Decimal]) ->
     await connection.execute(_QUERIES["lock_quotas"], parameters)
     cursor = await connection.execute(_QUERIES["charge"], parameters)
     charged = {(r["tenant_id"], r["pool_id"], r["resource"]) for r in await cursor.fetchall()}
-    missing = [key for key in wanted if key not in charged]
+    # What is given back to a quota that was taken away is nobody's any more.
+    missing = [key for key, amount in wanted.items() if amount > 0 and key not in charged]
     if missing:
         tenant, pool, resource = missing[0]
         raise QuotaExceededError(
@@ -306,9 +299,11 @@ async def _set_quotas(
     )
 
 
-async def _find(connection: Connection, caller: Caller, pool_id: str) -> PoolView | None:
+async def _get(connection: Connection, caller: Caller, pool_id: str) -> PoolView:
     pools = await _select(connection, caller, {"id": pool_id, "limit": 1})
-    return pools[0] if pools else None
+    if not pools:
+        raise _no_pool(pool_id)
+    return pools[0]
 
 
 async def _select(

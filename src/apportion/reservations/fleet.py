@@ -35,20 +35,44 @@ class Fleet:
         self._horizon = "0"
         self._lock = asyncio.Lock()
 
-    async def sync(self, connection: Connection, pool_ids: Sequence[str], now: datetime) -> None:
-        """Bring the pictures of some pools up to what is committed."""
+    async def sync(self, connection: Connection, pool_ids: Sequence[str], now: datetime) -> str:
+        """Bring the pictures of some pools up to what is committed.
+
+        Returns a position for `rewind`: what commits later is at or after it.
+        """
         async with self._lock:
             # Taken first: what commits while we read is read again next time.
             horizon = await bookings.horizon(connection)
-            if self.indexes:
-                gpu_changes, host_changes = await bookings.changes(connection, self._horizon, now)
-                self._apply(gpu_changes, host_changes)
-            self._horizon = horizon
+            since, self._horizon = self._horizon, horizon
+            try:
+                if self.indexes:
+                    self._apply(*await bookings.changes(connection, since, now))
+            except BaseException:
+                self.rewind(since)
+                raise
             revisions = await nodes.fleet_revisions(connection, pool_ids)
             for pool_id, revision in revisions.items():
                 if self._revisions.get(pool_id) != revision:
                     await self._load(connection, pool_id, now)
                     self._revisions[pool_id] = revision
+            return horizon
+
+    def rewind(self, horizon: str) -> None:
+        """Read again, at the next sync, what has changed since a position that `sync` returned.
+
+        Whoever lets go of what it held in a picture may be wrong about that: its commit may have
+        arrived though the answer did not, or a twin with the same key holds the very same.
+        """
+        self._horizon = min(self._horizon, horizon, key=int)
+
+    def standings(self, now: datetime) -> dict[str, tuple[int, int]]:
+        """Return for each known pool what stays the same while nothing is given back."""
+        for index in self.indexes.values():
+            index.advance(micros(now))
+        return {
+            pool_id: (self._revisions[pool_id], index.freed)
+            for pool_id, index in self.indexes.items()
+        }
 
     def share_of(self, pool_id: str, atom: int) -> Fraction:
         """Return what part of a GPU an atom is billed as."""

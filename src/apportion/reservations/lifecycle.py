@@ -11,10 +11,10 @@ from apportion.placement import Ask, DeviceAsk, Expression, Selector
 from apportion.pools.service import QuotaKey, charge, find_records
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
-from apportion.reservations.fleet import Fleet, micros
+from apportion.reservations.fleet import Fleet
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Placed
-from apportion.store.connections import Connection, retrying
+from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import SYSTEM, Caller
 
@@ -59,52 +59,42 @@ class Lifecycle:
 
     async def retry_pending(self) -> int:
         """Try what waits again, oldest first, where room was given back; count the placed."""
-        stale = await self._stale()
+        now = self._runtime.now()
+        # Brought up to now first: what others gave back, or the clock, is news too.
+        async with transaction(self._runtime.db) as connection:
+            await self._fleet.sync(connection, list(self._fleet.indexes), now)
+        standings = self._fleet.standings(now)
+        stale = {pool for pool, standing in standings.items() if self._tried.get(pool) == standing}
         placed = 0
         after: tuple[datetime, str] = (_DAWN, "")
-        while found := await self._pending(after):
+        while found := await self._pending(after, now):
             after = (found[-1]["created_at"], found[-1]["id"])
             placed += await self._try([draft_of(row) for row in found], stale)
+        # Only now: had a try failed on the way, the next tick would have to make up for it.
+        self._tried.update(standings)
         return placed
-
-    async def _stale(self) -> set[str]:
-        """Return the known pools in which nothing was given back since they were last tried.
-
-        The pictures are brought up to now first: what others gave back, or the clock, is news too.
-        """
-        now = self._runtime.now()
-        async with self._runtime.db.connection() as connection:
-            await self._fleet.sync(connection, list(self._fleet.indexes), now)
-        stale: set[str] = set()
-        for pool_id, index in self._fleet.indexes.items():
-            index.advance(micros(now))
-            standing = (id(index), index.freed)
-            if self._tried.get(pool_id) == standing:
-                stale.add(pool_id)
-            self._tried[pool_id] = standing
-        return stale
 
     async def _try(self, drafts: Sequence[Draft], stale: set[str]) -> int:
         by_tenant: dict[str, list[Draft]] = {}
         for draft in drafts:
-            # A quota that was raised leaves no trace in the pictures, so what waits for one is
-            # tried.
-            if draft.reason["code"] == "quota_exceeded" or not stale.issuperset(draft.candidates):
+            # A quota that was raised leaves no trace in the pictures: what waits for one is tried.
+            if "quota" in draft.reason or not stale.issuperset(draft.candidates):
                 by_tenant.setdefault(draft.tenant_id, []).append(draft)
         placed = 0
         for tenant_id, asking in by_tenant.items():
             caller = Caller(tenant_id, SYSTEM.actor)
             named = sorted({pool for draft in asking for pool in draft.candidates})
-            async with self._runtime.db.connection() as connection:
+            async with transaction(self._runtime.db) as connection:
                 pools = await find_records(connection, caller, named)
             decisions = await self._placer.place(caller, asking, pools)
             placed += sum(isinstance(each, Placed) for each in decisions.values())
         return placed
 
-    async def _pending(self, after: tuple[datetime, str]) -> list[dict[str, Any]]:
-        async with self._runtime.db.connection() as connection:
+    async def _pending(self, after: tuple[datetime, str], now: datetime) -> list[dict[str, Any]]:
+        async with transaction(self._runtime.db) as connection:
             cursor = await connection.execute(
-                rows.QUERIES["pending"], {"after": after[0], "after_id": after[1], "limit": BATCH}
+                rows.QUERIES["pending"],
+                {"after": after[0], "after_id": after[1], "now": now, "limit": BATCH},
             )
             return await cursor.fetchall()
 

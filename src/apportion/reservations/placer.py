@@ -1,6 +1,6 @@
 """Placing a batch of drafts: plan on the pictures, let the database judge, try again what lost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -19,8 +19,8 @@ from apportion.store.connections import Connection, retrying
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import Caller
 
-ATTEMPTS_MAX: Final = 8
-"""Tries after which a draft that keeps losing clashes is answered CONFLICT."""
+CLASHES_MAX: Final = 8
+"""Clashes after which drafts that keep losing are answered CONFLICT."""
 
 
 class _StaleError(Exception):
@@ -28,11 +28,22 @@ class _StaleError(Exception):
 
 
 @dataclass(slots=True)
-class _Round:
-    """One attempt: what was decided, what is final, and what lost and goes into the next."""
+class _Try:
+    """What one transaction decides, and holds in the pictures until the database has spoken."""
 
-    final: dict[str, Decision | None] = field(default_factory=dict[str, Decision | None])
-    lost: list[Draft] = field(default_factory=list[Draft])
+    fleet: Fleet
+    horizon: str
+    planner: Planner
+    held: list[Placed] = field(default_factory=list[Placed])
+
+    def let_go(self, losers: Collection[str] | None = None) -> None:
+        """Let go in the pictures of what some drafts hold (all of them, where none are named)."""
+        gone = [each for each in self.held if losers is None or each.draft.id in losers]
+        for placed in gone:
+            self.held.remove(placed)
+            self.planner.undo(placed)
+        if gone:
+            self.fleet.rewind(self.horizon)
 
 
 class Placer:
@@ -52,12 +63,12 @@ class Placer:
         """
         decided: dict[str, Decision | None] = {}
         queue = list(drafts)
-        for _ in range(ATTEMPTS_MAX):
-            if not queue:
-                break
-            done = await self._attempt(caller, queue, pools)
-            decided.update(done.final)
-            queue = done.lost
+        clashes = 0
+        while queue and clashes < CLASHES_MAX:
+            final, clashed = await self._attempt(caller, queue, pools, in_turn=clashes > 0)
+            decided.update(final)
+            queue = [draft for draft in queue if draft.id not in final]
+            clashes += clashed
         for draft in queue:
             error = ConflictError(
                 "others kept taking what was found free", hint="Ask again: what is free has changed"
@@ -66,18 +77,23 @@ class Placer:
         return decided
 
     async def _attempt(
-        self, caller: Caller, drafts: Sequence[Draft], pools: Mapping[str, PoolRecord]
-    ) -> _Round:
-        held: list[Placed] = []
-        planners: list[Planner] = []
+        self,
+        caller: Caller,
+        drafts: Sequence[Draft],
+        pools: Mapping[str, PoolRecord],
+        *,
+        in_turn: bool,
+    ) -> tuple[dict[str, Decision | None], bool]:
+        """Return what became final, and whether anything clashed with what others did."""
+        tries: list[_Try] = []
 
-        async def work(connection: Connection) -> _Round:
+        async def work(connection: Connection) -> tuple[dict[str, Decision | None], bool]:
             # A database retry starts over: what the last run held in the pictures is not there.
-            _undo(planners, held)
+            _let_go(tries)
+            if in_turn:
+                await bookings.take_turn(connection, list(pools))
             try:
-                return await self._once(
-                    connection, caller, drafts, pools, planners=planners, held=held
-                )
+                return await self._once(connection, caller, drafts, pools, tries)
             except (ExclusionViolation, UniqueViolation) as clash:
                 # Re-dealt units were taken, or one idempotency key came in twice at once.
                 raise _StaleError from clash
@@ -85,10 +101,10 @@ class Placer:
         try:
             return await retrying(self._runtime.db, work)
         except (_StaleError, QuotaExceededError):
-            _undo(planners, held)
-            return _Round(lost=list(drafts))
+            _let_go(tries)
+            return {}, True
         except BaseException:
-            _undo(planners, held)
+            _let_go(tries)
             raise
 
     async def _once(
@@ -97,38 +113,22 @@ class Placer:
         caller: Caller,
         drafts: Sequence[Draft],
         pools: Mapping[str, PoolRecord],
-        *,
-        planners: list[Planner],
-        held: list[Placed],
-    ) -> _Round:
+        tries: list[_Try],
+    ) -> tuple[dict[str, Decision | None], bool]:
         now = self._runtime.now()
-        fresh, known = await self._sort_out(connection, drafts)
-        await self._fleet.sync(connection, list(pools), now)
+        # Before looking who is there: whoever commits after that look is read at the next sync.
+        horizon = await self._fleet.sync(connection, list(pools), now)
+        fresh = await _not_there(connection, drafts)
         quotas = await read_quotas(connection, [draft.tenant_id for draft in drafts])
-        planner = Planner(self._fleet, pools, quotas, now)
-        planners[:] = [planner]
-        done = _Round({draft.id: None for draft in known})
-        decisions = _decide(planner, fresh, held, done)
+        current = _Try(self._fleet, horizon, Planner(self._fleet, pools, quotas, now))
+        tries.append(current)
+        decisions = _decide(current, [draft for draft in drafts if draft.id in fresh])
         lost = await self._write(connection, decisions, now)
+        current.let_go(lost)
         kept = [each for each in decisions if each.draft.id not in lost]
         await self._record(connection, caller, kept, now)
-        for placed in [each for each in held if each.draft.id in lost]:
-            held.remove(placed)
-            planner.undo(placed)
-        done.lost.extend(each.draft for each in decisions if each.draft.id in lost)
-        done.final.update({each.draft.id: each for each in kept})
-        return done
-
-    async def _sort_out(
-        self, connection: Connection, drafts: Sequence[Draft]
-    ) -> tuple[list[Draft], list[Draft]]:
-        """Tell the drafts that are still to be placed from those that are there already."""
-        waiting = [draft.id for draft in drafts if draft.waiting]
-        locked = await rows.lock_pending(connection, waiting)
-        there = await rows.existing(connection, [d.id for d in drafts if not d.waiting])
-        known = [d for d in drafts if (d.id not in locked if d.waiting else d.id in there)]
-        fresh = [d for d in drafts if d not in known]
-        return fresh, known
+        there = [draft.id for draft in drafts if draft.id not in fresh]
+        return dict.fromkeys(there) | {each.draft.id: each for each in kept}, bool(lost)
 
     async def _write(
         self, connection: Connection, decisions: Sequence[Decision], now: datetime
@@ -165,31 +165,35 @@ class Placer:
         await rows.tell(connection, caller, now, placed, waiting)
 
 
-def _decide(
-    planner: Planner, drafts: Sequence[Draft], held: list[Placed], done: _Round
-) -> list[Decision]:
+def _decide(current: _Try, drafts: Sequence[Draft]) -> list[Decision]:
     """Decide in order; a draft that re-deals others' units is written in a transaction of its own.
 
     A clash of re-dealt units aborts the transaction, which must cost nobody else their place.
     """
     decisions: list[Decision] = []
-    for at, draft in enumerate(drafts):
-        decision = planner.decide(draft)
+    for draft in drafts:
+        decision = current.planner.decide(draft)
+        moves = isinstance(decision, Placed) and bool(decision.offer.moves)
         if isinstance(decision, Placed):
-            if decision.offer.moves and decisions:
-                planner.undo(decision)
-                done.lost.extend(drafts[at:])
-                break
-            held.append(decision)
+            current.held.append(decision)
+        if moves and decisions:
+            current.let_go([draft.id])
+            break
         decisions.append(decision)
-        if isinstance(decision, Placed) and decision.offer.moves:
-            done.lost.extend(drafts[at + 1 :])
+        if moves:
             break
     return decisions
 
 
-def _undo(planners: Sequence[Planner], held: list[Placed]) -> None:
-    for planner in planners:
-        for placed in held:
-            planner.undo(placed)
-    held.clear()
+def _let_go(tries: list[_Try]) -> None:
+    for each in tries:
+        each.let_go()
+    tries.clear()
+
+
+async def _not_there(connection: Connection, drafts: Sequence[Draft]) -> set[str]:
+    """Return the ids of the drafts that are still to be placed."""
+    waiting = [draft.id for draft in drafts if draft.waiting]
+    new = {draft.id for draft in drafts if not draft.waiting}
+    pending = await rows.lock_pending(connection, waiting)
+    return pending | new - await rows.existing(connection, new)

@@ -94,7 +94,7 @@ class Planner:
             return self._place(draft, best[1], best[2], (start, end))
         if not verdicts:
             return self._over_quota(draft, short)
-        return Waiting(draft, self._reason(draft, verdicts))
+        return Waiting(draft, self._reason(draft, verdicts, short))
 
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""
@@ -182,7 +182,8 @@ class Planner:
         limit = "no quota row, which grants 0" if quota is None else f"{_left(quota)} left"
         message = f"asks for {_number(amount)} {resource} of {pool_id}, and there is {limit}"
         if draft.waiting:
-            return Waiting(draft, {"code": "quota_exceeded", "message": message})
+            reason = {"code": "quota_exceeded", "message": message, "quota": _short(short)}
+            return Waiting(draft, {**reason, "since": self._since(draft)})
         error = QuotaExceededError(
             message,
             hint=f"Set one: `apportion quota set {pool_id} {resource} LIMIT`",
@@ -196,8 +197,12 @@ class Planner:
         )
         return Refused(draft, error)
 
-    def _reason(self, draft: Draft, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-        since = format_instant(self._now) if not draft.waiting else draft.reason.get("since")
+    def _since(self, draft: Draft) -> object:
+        return draft.reason.get("since") if draft.waiting else format_instant(self._now)
+
+    def _reason(
+        self, draft: Draft, verdicts: Mapping[str, Verdict], short: Sequence[tuple[str, str]]
+    ) -> dict[str, Any]:
         counts: dict[str, int] = {}
         for verdict in verdicts.values():
             for reason in verdict.reasons:
@@ -207,14 +212,21 @@ class Planner:
         return {
             "code": first.code,
             "message": "; ".join(
-                f"{self._pools[pool_id].name}: {verdict.message}"
-                for pool_id, verdict in verdicts.items()
+                [
+                    *(f"{self._pools[each].name}: {v.message}" for each, v in verdicts.items()),
+                    *(f"{self._pools[each].name}: too little quota of {of}" for each, of in short),
+                ]
             ),
             "hint": first.hint,
-            "since": since,
+            "since": self._since(draft),
             "nodes": nodes,
             "reasons": [{"code": code, "count": count} for code, count in counts.items()],
+            **({"quota": _short(short)} if short else {}),
         }
+
+
+def _short(short: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"pool_id": pool_id, "resource": resource} for pool_id, resource in short]
 
 
 def _left(quota: Quota) -> str:

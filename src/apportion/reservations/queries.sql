@@ -79,9 +79,11 @@ WHERE tenant_id = %(tenant_id)s AND state IN ('pending', 'placed', 'active', 'en
 GROUP BY 1, 2, 3;
 
 -- name: pending
+-- Those that may still be placed; what has waited too long is about to fail.
 SELECT *
 FROM reservations
 WHERE state = 'pending' AND (created_at, id) > (%(after)s::timestamptz, %(after_id)s)
+    AND pending_until > %(now)s AND (asked_start IS NULL OR asked_start >= %(now)s)
 ORDER BY created_at, id
 LIMIT %(limit)s;
 
@@ -136,6 +138,6 @@ RETURNING id, tenant_id, reason;
 UPDATE reservations
 SET state = 'ended',
     reason = %(reason)s,
-    ends_at = CASE WHEN starts_at IS NULL THEN NULL ELSE greatest(starts_at, %(now)s) END,
+    ends_at = CASE WHEN starts_at IS NOT NULL THEN least(ends_at, greatest(starts_at, %(now)s)) END,
     updated_at = %(now)s
 WHERE id = %(id)s;

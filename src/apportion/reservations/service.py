@@ -1,6 +1,8 @@
 """Reservations: create, look at, release."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -30,7 +32,7 @@ from apportion.reservations.schemas import (
     ReservationCreate,
     ReservationView,
 )
-from apportion.store.connections import Connection, retrying
+from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import Caller
 
@@ -51,6 +53,8 @@ class Reservations:
         self.fleet = Fleet()
         self.placer = Placer(runtime, self.fleet)
         self.lifecycle = Lifecycle(runtime, self.fleet, self.placer)
+        self._placing: set[str] = set()
+        self._placed = asyncio.Condition()
 
     async def create(self, caller: Caller, request: ReservationCreate) -> ReservationView:
         """Place the ask, or let it wait with the reason.
@@ -68,30 +72,59 @@ class Reservations:
         self, caller: Caller, requests: Sequence[ReservationCreate]
     ) -> list[str | ApportionError]:
         """Place many asks in one go; each answer is the reservation's id or its own error."""
+        ids = [self._id_of(caller, request) for request in requests]
+        keyed = {ids[at] for at, each in enumerate(requests) if each.idempotency_key is not None}
+        async with self._alone(keyed):
+            return await self._create(caller, requests, ids, keyed)
+
+    async def _create(
+        self,
+        caller: Caller,
+        requests: Sequence[ReservationCreate],
+        ids: Sequence[str],
+        keyed: Collection[str],
+    ) -> list[str | ApportionError]:
+        hashes = [request_hash(request) for request in requests]
         pool_ids = sorted({pool for each in requests for pool in _named(each)})
-        async with self._runtime.db.connection() as connection:
+        async with transaction(self._runtime.db) as connection:
+            stored = await rows.hashes(connection, keyed)
             pools = await find_records(connection, caller, pool_ids)
-        outcomes: dict[int, str | ApportionError] = {}
-        drafts: dict[int, Draft] = {}
+        outcomes: list[str | ApportionError] = list(ids)
+        drafts: dict[str, Draft] = {}
         for at, request in enumerate(requests):
+            own_id, own_hash = ids[at], hashes[at]
+            # First of all, because the same ask may be refused by now: its window may have begun.
+            if own_id in stored or own_id in drafts:
+                continue
             try:
-                drafts[at] = self._draft(caller, request, pools)
+                drafts[own_id] = self._draft(caller, request, pools, own_id, own_hash)
             except ApportionError as error:
                 outcomes[at] = error
-        # Two requests of one batch with the same key are one ask.
-        once = {draft.id: draft for draft in reversed(drafts.values())}
-        decided = await self._place_once(caller, list(once.values())[::-1], pools)
-        known = [draft for draft in drafts.values() if decided[draft.id] is None]
-        clashes = await self._same_or_conflict(known)
-        for at, draft in drafts.items():
-            decision = decided[draft.id]
-            if isinstance(decision, Refused):
-                outcomes[at] = decision.error
-            elif draft.request_hash != once[draft.id].request_hash:
-                outcomes[at] = _key_conflict(draft)
-            else:
-                outcomes[at] = clashes.get(draft.id, draft.id)
-        return [outcomes[at] for at in range(len(requests))]
+        decided = await self._place_once(caller, list(drafts.values()), pools)
+        stored |= {each.id: each.request_hash for each in drafts.values()}
+        # None: somebody with the same key was faster, and may have asked for something else.
+        stored |= await self._hashes([each for each, it in decided.items() if it is None])
+        for at, outcome in enumerate(outcomes):
+            if isinstance(outcome, str):
+                outcomes[at] = _answer(outcome, decided.get(outcome), stored[outcome], hashes[at])
+        return outcomes
+
+    @asynccontextmanager
+    async def _alone(self, ids: Collection[str]) -> AsyncGenerator[None]:
+        """Wait for those here that place one of these ids, and keep others waiting.
+
+        The database refuses a twin, but what it holds in the pictures until then could make the
+        last room look taken to the very ask that it is a twin of.
+        """
+        async with self._placed:
+            await self._placed.wait_for(lambda: self._placing.isdisjoint(ids))
+            self._placing |= ids
+        try:
+            yield
+        finally:
+            self._placing -= ids
+            async with self._placed:
+                self._placed.notify_all()
 
     async def get(self, caller: Caller, reservation_id: str) -> ReservationView:
         """Return one of the caller's reservations; NotFoundError for any other."""
@@ -176,10 +209,8 @@ class Reservations:
     async def _end(
         self, connection: Connection, caller: Caller, row: Mapping[str, Any], now: datetime
     ) -> None:
-        begun = row["state"] in LIVE and row["starts_at"] < now
-        code = "released" if begun else "cancelled"
         await bookings.finish(connection, [row["id"]], now)
-        reason = {"code": code, "message": f"{code} by {caller.actor}"}
+        reason = _why_ended(caller, row, now)
         await connection.execute(
             rows.QUERIES["end"], {"id": row["id"], "reason": Jsonb(reason), "now": now}
         )
@@ -208,8 +239,19 @@ class Reservations:
             decided.update(await self.placer.place(caller, refused, pools))
         return decided
 
+    def _id_of(self, caller: Caller, request: ReservationCreate) -> str:
+        key = request.idempotency_key
+        if key is None:
+            return self._runtime.new_id("res")
+        return derive_id("res", caller.tenant_id, caller.actor, key)
+
     def _draft(
-        self, caller: Caller, request: ReservationCreate, pools: Mapping[str, PoolRecord]
+        self,
+        caller: Caller,
+        request: ReservationCreate,
+        pools: Mapping[str, PoolRecord],
+        own_id: str,
+        own_hash: bytes,
     ) -> Draft:
         named = candidates(request)
         for pool_id in named:
@@ -219,12 +261,6 @@ class Reservations:
         now = self._runtime.now()
         ask = admit(request, records)
         start, end, duration = read_window(request, now)
-        key = request.idempotency_key
-        own_id = (
-            self._runtime.new_id("res")
-            if key is None
-            else derive_id("res", caller.tenant_id, caller.actor, key)
-        )
         return Draft(
             id=own_id,
             tenant_id=caller.tenant_id,
@@ -240,26 +276,28 @@ class Reservations:
             asked_end=end,
             duration=duration,
             pending_until=now + max(pool.policy.max_pending for pool in records),
-            request_hash=request_hash(request),
+            request_hash=own_hash,
             created_at=now,
         )
 
-    async def _same_or_conflict(self, drafts: Sequence[Draft]) -> dict[str, ApportionError]:
-        """Tell which idempotency keys were used before for another ask."""
-        async with self._runtime.db.connection() as connection:
-            hashes = await rows.hashes(connection, [draft.id for draft in drafts])
-        return {
-            draft.id: _key_conflict(draft)
-            for draft in drafts
-            if hashes.get(draft.id) != draft.request_hash
-        }
+    async def _hashes(self, reservation_ids: Sequence[str]) -> dict[str, bytes]:
+        if not reservation_ids:
+            return {}
+        async with transaction(self._runtime.db) as connection:
+            return await rows.hashes(connection, reservation_ids)
 
 
-def _key_conflict(draft: Draft) -> ConflictError:
+def _answer(
+    reservation_id: str, decision: Decision | None, there: bytes, asked: bytes
+) -> str | ApportionError:
+    if isinstance(decision, Refused):
+        return decision.error
+    if there == asked:
+        return reservation_id
     return ConflictError(
         "this key was used for another ask",
         field="idempotency_key",
-        details={"reservation_id": draft.id},
+        details={"reservation_id": reservation_id},
     )
 
 
@@ -276,6 +314,15 @@ def _stored(device: DeviceRequest, ask: DeviceAsk) -> dict[str, Any]:
         **({"sharing": device.sharing} if device.sharing else {}),
         **({"selector": {"matchExpressions": expressions}} if expressions else {}),
     }
+
+
+def _why_ended(caller: Caller, row: Mapping[str, Any], now: datetime) -> dict[str, str]:
+    if row["state"] in LIVE and row["ends_at"] <= now:
+        # The clock was first, though no tick has said so yet.
+        return {"code": "expired", "message": "its window has ended"}
+    begun = row["state"] in LIVE and row["starts_at"] < now
+    code = "released" if begun else "cancelled"
+    return {"code": code, "message": f"{code} by {caller.actor}"}
 
 
 def _named(request: ReservationCreate) -> list[str]:
