@@ -77,15 +77,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sentences(ask: FractionalAsk, choice: MechanismChoice, caps: ClusterGpuCaps) -> list[str]:
+    assumed = f"no --gpu-model given: {ASSUMED_MODEL} assumed"
+    return choice_lines(ask.label, choice, assumed if is_model_assumed([ask], caps) else None)
+
+
+def choice_lines(label: str, choice: MechanismChoice, remark: str | None = None) -> list[str]:
     """Write the choice for people: what it is, why, and what it wastes."""
     what = " ".join(filter(None, (choice.mechanism, choice.mig_profile)))
     amount = _amount(choice.allocated_fraction)
-    lines = [
-        f"{ask.label}: {what} (isolation: {choice.isolation}) — {amount} GPU",
-        f"  {choice.note}",
-    ]
-    if is_model_assumed([ask], caps):
-        lines.append(f"  no --gpu-model given: {ASSUMED_MODEL} assumed")
+    lines = [f"{label}: {what} (isolation: {choice.isolation}) — {amount} GPU", f"  {choice.note}"]
+    if remark is not None:
+        lines.append(f"  {remark}")
     if choice.wasted_fraction:
         wasted = percent_text(choice.wasted_fraction)
         cause = "this fallback" if choice.is_fallback else "what cannot be split finer"
@@ -103,6 +105,18 @@ def _document(
 ) -> Mapping[str, object]:
     document: dict[str, object] = {
         "label": ask.label,
+        **choice_data(choice),
+        "gpu_model": caps.gpu_model or ASSUMED_MODEL,
+        "gpu_model_assumed": caps.gpu_model is None,
+    }
+    if rendered is not None:
+        document["rendered"] = rendered
+    return document
+
+
+def choice_data(choice: MechanismChoice) -> Mapping[str, object]:
+    """Give the choice's fields for a program."""
+    return {
         "mechanism": choice.mechanism,
         "isolation": choice.isolation,
         "mig_profile": choice.mig_profile,
@@ -111,12 +125,7 @@ def _document(
         "allocated": choice.allocated_fraction,
         "wasted": choice.wasted_fraction,
         "note": choice.note,
-        "gpu_model": caps.gpu_model or ASSUMED_MODEL,
-        "gpu_model_assumed": caps.gpu_model is None,
     }
-    if rendered is not None:
-        document["rendered"] = rendered
-    return document
 
 
 def _render(

@@ -12,7 +12,7 @@ from apportion.cli.arguments import whole_number
 from apportion.cli.connection import add_server_arguments, connect, find_pool, naming
 from apportion.cli.documents import parse_json, read_json
 from apportion.cli.listing import LIMIT_MAX, add_list_arguments, data_of, print_list
-from apportion.cli.output import print_data, table
+from apportion.cli.output import amount_text, print_data, table
 from apportion.cli.server_caps import part_class, split_capabilities
 from apportion.cli.times import both_zones
 from apportion.errors import InvalidInputError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from apportion.pools.schemas import PoolView, QuotaView
 
 SHARINGS: Final = ("exclusive", "mig", "timeslice", "mps")
+ATOM_CLASSES: Final = ("gpu", "gpu.mig", "gpu.slot", "gpu.share")
 CLASSES: Final = ("metal-host", "vps-host", "kubernetes-host", "slurm-host", "provider")
 
 _EMPTY = "No pools. Create one: apportion pool create NAME --gpu-model H100 --sharing mig"
@@ -235,8 +236,17 @@ def _draw(args: argparse.Namespace, client: "Client", pool: "PoolView") -> None:
 
 
 def _row(pool: "PoolView") -> Sequence[object]:
-    used = ", ".join(f"{quota.resource} {_of(quota)}" for quota in pool.quotas)
-    return pool.name, pool.gpu_model, _sharing(pool), pool.class_, used or "none", pool.id
+    used = [
+        f"{each.resource} {_used(each)}" for each in pool.quotas if each.resource in ATOM_CLASSES
+    ]
+    return (
+        pool.name,
+        pool.gpu_model,
+        _sharing(pool),
+        pool.class_,
+        ", ".join(used) or "none",
+        pool.id,
+    )
 
 
 def _facts(pool: "PoolView") -> list[str]:
@@ -247,11 +257,14 @@ def _facts(pool: "PoolView") -> list[str]:
         "class": pool.class_,
         "site": pool.site_id,
         "created": both_zones(pool.created_at),
-        "policy": json.dumps(pool.policy),
+        "policy": json.dumps(pool.policy) if pool.policy else "none",
     }
     lines = [pool.name, *(f"  {name:<10} {value}" for name, value in rows.items())]
     if pool.quotas:
-        quotas = [(quota.resource, str(quota.max), str(quota.used)) for quota in pool.quotas]
+        quotas = [
+            (quota.resource, amount_text(quota.max), amount_text(quota.used))
+            for quota in pool.quotas
+        ]
         lines += ["", table(("quota", "limit", "used"), quotas)]
     return lines
 
@@ -265,5 +278,6 @@ def _sharing(pool: "PoolView") -> str:
     return pool.sharing
 
 
-def _of(quota: "QuotaView") -> str:
-    return f"{quota.used} of {quota.max}"
+def _used(quota: "QuotaView") -> str:
+    used = amount_text(quota.used)
+    return used if quota.max == "unlimited" else f"{used} of {amount_text(quota.max)}"

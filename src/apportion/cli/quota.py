@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from apportion.cli.connection import PoolNames, add_server_arguments, connect, find_pool, naming
 from apportion.cli.listing import add_list_arguments, data_of, print_list
-from apportion.cli.output import print_data
+from apportion.cli.output import amount_text, print_data
 from apportion.cli.pool import read_limit
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
             return (
                 pools.name(quota.pool_id),
                 quota.resource,
-                quota.max,
-                quota.used,
-                quota.available,
+                amount_text(quota.max),
+                amount_text(quota.used),
+                amount_text(quota.available),
             )
 
         fetch = partial(client.list_quotas, pool_id=None if pool is None else pool.id)
@@ -74,8 +74,7 @@ def _set(args: argparse.Namespace) -> int:
     if args.output != "table":
         print_data(data_of(quota), args.output)
         return 0
-    sys.stdout.write(
-        f"{pool.name} {quota.resource}: limit {quota.max}, used {quota.used},"
-        f" available {quota.available}\n"
-    )
+    amounts = {"limit": quota.max, "used": quota.used, "available": quota.available}
+    words = ", ".join(f"{what} {amount_text(amount)}" for what, amount in amounts.items())
+    sys.stdout.write(f"{pool.name} {quota.resource}: {words}\n")
     return 0

@@ -94,7 +94,7 @@ def _in_local_zone(naive: datetime, text: str, field: str) -> datetime:
 
 
 def _bar(start: datetime, end: datetime, now: datetime, *, boxes: bool) -> str:
-    opening, closing, gone, left, outside, here = _BOXES if boxes else _ASCII
+    opening, closing, gone, left, here, outside = _BOXES if boxes else _ASCII
     low, high = min(start, now), max(end, now)
 
     def column(instant: datetime) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,10 @@ def _lines(client: "Client", usage: "UsageView") -> list[str]:
         (item.meter, pools.name(item.pool_id), item.class_, item.gpu_hours_decimal, item.gpu_hours)
         for item in usage.items
     ]
+    several = {meter for meter, count in Counter(row[0] for row in rows).items() if count > 1}
     rows += [
-        (total.meter, "all", "", total.gpu_hours_decimal, total.gpu_hours) for total in usage.totals
+        (total.meter, "all", "", total.gpu_hours_decimal, total.gpu_hours)
+        for total in usage.totals
+        if total.meter in several
     ]
     return [*lines, table(("meter", "pool", "class", "gpu hours", "exactly"), rows)]

@@ -1,0 +1,156 @@
+"""`apportion doctor`: whether the server is well, and what keeps GPUs from working."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from apportion.cli.connection import add_server_arguments, connect
+from apportion.cli.output import print_data, table
+from apportion.errors import ApportionError
+
+if TYPE_CHECKING:
+    from apportion.client import Client
+
+Result = Literal["ok", "note", "wrong"]
+
+_PAGE = 1000
+_NAMED_MAX = 5
+_EXAMPLES = """\
+ok is as it should be, a note is worth knowing, wrong needs somebody.
+
+examples:
+  apportion doctor
+  apportion doctor -o json
+
+exit codes: 0 nothing is wrong; 1 something is"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check: what came of it, in a sentence, and what to do where something is to do."""
+
+    check: str
+    result: Result
+    text: str
+    hint: str | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.epilog = _EXAMPLES
+    add_server_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check one after the other: 0, or 1 where something is wrong."""
+    findings: list[Finding] = []
+    with connect(args) as client:
+        for check in _CHECKS:
+            findings += check(client)
+            if findings[-1].check in _STOPPERS and findings[-1].result == "wrong":
+                break  # the others could only say the same once more
+    if args.output != "table":
+        print_data({"findings": [_data(each) for each in findings]}, args.output)
+    else:
+        rows = [(each.check, each.result, each.text) for each in findings]
+        hints = [f"  {each.check}: {each.hint}" for each in findings if each.hint is not None]
+        lines = [table(("check", "result", "finding"), rows), *(["", "To do:"] if hints else [])]
+        sys.stdout.write("\n".join([*lines, *hints]) + "\n")
+    return 1 if any(each.result == "wrong" for each in findings) else 0
+
+
+def _server(client: "Client") -> Iterator[Finding]:
+    yield _asked("server", client.get_health, f"answers at {client.url}")
+
+
+def _database(client: "Client") -> Iterator[Finding]:
+    yield _asked("ready", client.get_readiness, "started, and its database answers")
+
+
+def _token(client: "Client") -> Iterator[Finding]:
+    yield _asked("token", lambda: client.list_sites(limit=1), "is known")
+
+
+def _nodes(client: "Client") -> Iterator[Finding]:
+    """Report nodes that give less than they have, or nothing."""
+    total = 0
+    ill: dict[str, list[str]] = {}
+    for node in client.list_nodes(limit=_PAGE).all():
+        total += 1
+        if node.health != "healthy":
+            ill.setdefault(node.health, []).append(f"{node.name} ({node.health_reason})")
+    if not total:
+        hint = "Import some: `apportion node import POOL FILE`"
+        yield Finding(check="nodes", result="note", text="there are none", hint=hint)
+    elif not ill:
+        yield Finding(check="nodes", result="ok", text=f"all {total:,} are healthy")
+    for health, names in ill.items():
+        yield Finding(
+            check="nodes",
+            result="wrong",
+            text=f"{len(names):,} of {total:,} are {health}: {_some(names)}",
+            hint=f"See `apportion node list --health {health}`",
+        )
+
+
+def _gpus(client: "Client") -> Iterator[Finding]:
+    """Count GPUs that cannot be booked, by reason; a change under way is none to worry about."""
+    total = 0
+    reasons: Counter[str] = Counter()
+    for gpu in client.list_gpus(limit=_PAGE).all():
+        total += 1
+        if gpu.unbookable_reason is not None:
+            reasons[gpu.unbookable_reason] += 1
+    if total and not reasons:
+        yield Finding(check="gpus", result="ok", text=f"all {total:,} can be booked")
+    for reason, count in reasons.items():
+        yield Finding(
+            check="gpus",
+            result="note" if reason == "partitionPending" else "wrong",
+            text=f"{count:,} of {total:,} cannot be booked: {reason}",
+            hint="See `apportion atom list --unbookable`",
+        )
+
+
+def _pending(client: "Client") -> Iterator[Finding]:
+    """Count what waits, by reason: to wait is no fault, to wait without a reason would be."""
+    reasons: Counter[str] = Counter()
+    for view in client.list_reservations(states=["pending"], limit=_PAGE).all():
+        reasons[str(view.reason.get("code") or "")] += 1
+    if not reasons:
+        yield Finding(check="pending", result="ok", text="nothing waits")
+    for reason, count in reasons.most_common():
+        yield Finding(
+            check="pending",
+            result="note" if reason else "wrong",
+            text=f"{count:,} wait: {reason or 'without a reason'}",
+        )
+
+
+_CHECKS: Final = (_server, _database, _token, _nodes, _gpus, _pending)
+_STOPPERS: Final = frozenset({"server", "ready", "token"})
+
+
+def _asked(check: str, ask: Callable[[], object], good: str) -> Finding:
+    try:
+        ask()
+    except ApportionError as error:
+        return Finding(check=check, result="wrong", text=error.message, hint=error.hint)
+    return Finding(check=check, result="ok", text=good)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _NAMED_MAX
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _data(finding: Finding) -> dict[str, object]:
+    return {
+        "check": finding.check,
+        "result": finding.result,
+        "text": finding.text,
+        "hint": finding.hint,
+    }

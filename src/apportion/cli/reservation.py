@@ -1,0 +1,127 @@
+"""`apportion reservation`: what is reserved, what waits and why; and giving it back."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from apportion.cli.connection import PoolNames, add_server_arguments, connect, find_pool, naming
+from apportion.cli.listing import add_list_arguments, data_of, print_list
+from apportion.cli.output import print_data
+from apportion.cli.reservation_text import device_text, reservation_lines
+from apportion.cli.times import both_zones, short_time
+from apportion.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from apportion.client import Client
+    from apportion.reservations.schemas import ReservationView
+
+STATES: Final = ("pending", "placed", "active", "ending", "ended", "failed")
+
+_EMPTY = "No such reservations. Make one: apportion reserve --pool POOL --mig 1g.10gb --for 2h"
+_EXAMPLES = """\
+examples:
+  apportion reservation list --state pending --state active
+  apportion reservation list --pool notebooks --all -o json
+  apportion reservation show res_01k...
+  apportion reservation release res_01k... --yes"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `list`, `show` and `release`."""
+    parser.epilog = _EXAMPLES
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|show|release")
+    listing = verbs.add_parser("list", help="list reservations, newest first", epilog=_EXAMPLES)
+    listing.add_argument(
+        "--state", choices=STATES, action="append", help="only in this state (again for more)"
+    )
+    listing.add_argument("--pool", metavar="POOL", help="only those in this pool, by name or id")
+    listing.add_argument("--name", help="only those of this name")
+    add_list_arguments(listing)
+    add_server_arguments(listing)
+    show = verbs.add_parser("show", help="show one: why, when, where", epilog=_EXAMPLES)
+    show.add_argument("id", metavar="ID", help="its id")
+    add_server_arguments(show)
+    release = verbs.add_parser("release", help="end it now, or cancel it", epilog=_EXAMPLES)
+    release.add_argument("id", metavar="ID", help="its id")
+    release.add_argument("--yes", action="store_true", help="do not ask")
+    add_server_arguments(release)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the verb says; 0, or the server's refusal."""
+    with connect(args) as client:
+        if args.verb == "list":
+            return _list(args, client)
+        with naming({"reservation_id": "ID"}):
+            return _show(args, client) if args.verb == "show" else _release(args, client)
+
+
+def _list(args: argparse.Namespace, client: "Client") -> int:
+    pool = None if args.pool is None else find_pool(client, args.pool, field="--pool")
+    pools = PoolNames(client)
+    fetch = partial(
+        client.list_reservations,
+        pool_id=None if pool is None else pool.id,
+        states=args.state,
+        name=args.name,
+    )
+
+    def row(view: "ReservationView") -> Sequence[object]:
+        candidates = view.candidates if view.pool_id is None else [view.pool_id]
+        where = ",".join(str(pools.name(pool_id)) for pool_id in candidates)
+        return (
+            view.id,
+            view.name,
+            view.state,
+            where,
+            _what(view),
+            short_time(view.start),
+            short_time(view.end),
+            "" if view.reason.get("code") == "placed" else view.reason.get("code"),
+        )
+
+    headers = ("id", "name", "state", "pool", "what", "from", "until", "reason")
+    with naming({"name": "--name"}):
+        return print_list(args, fetch, headers, row, empty=_EMPTY)
+
+
+def _what(view: "ReservationView") -> str:
+    return "; ".join(device_text(device) for device in view.devices) or "host resources"
+
+
+def _show(args: argparse.Namespace, client: "Client") -> int:
+    view = client.get_reservation(args.id)
+    if args.output != "table":
+        print_data(data_of(view), args.output)
+    else:
+        lines = reservation_lines(client, view, datetime.now(UTC))
+        sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _release(args: argparse.Namespace, client: "Client") -> int:
+    if not args.yes and not _confirmed(client.get_reservation(args.id)):
+        sys.stdout.write("Nothing was changed.\n")
+        return 1
+    view = client.release_reservation(args.id)
+    if args.output != "table":
+        print_data(data_of(view), args.output)
+    else:
+        code, message = view.reason.get("code"), view.reason.get("message")
+        sys.stdout.write(f"{view.id}: {view.state}, {code}: {message}\n")
+    return 0
+
+
+def _confirmed(view: "ReservationView") -> bool:
+    """Ask the person at the terminal; refuse where nobody can be asked."""
+    if not sys.stdin.isatty():
+        raise InvalidInputError(
+            "nobody can be asked here whether to end it", field="--yes", allowed="--yes"
+        )
+    until = "" if view.end is None else f", until {both_zones(view.end)}"
+    sys.stderr.write(f"End {view.id} {view.name or ''} ({view.state}{until}) now? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

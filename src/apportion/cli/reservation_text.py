@@ -1,0 +1,115 @@
+"""A reservation for people: where it stands and why, its window on a line, its GPUs drawn."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from apportion.cli.connection import PoolNames
+from apportion.cli.holding import atoms_of
+from apportion.cli.output import table
+from apportion.cli.pictures import picture, title
+from apportion.cli.times import both_zones, can_draw_windows, window_lines
+
+if TYPE_CHECKING:
+    from apportion.client import Client
+    from apportion.reservations.schemas import BookingOut, ReservationView
+
+LIVE: Final = ("placed", "active", "ending")
+
+_DRAWN_MAX = 8
+
+
+def reservation_lines(client: "Client", view: "ReservationView", now: datetime) -> list[str]:
+    """Write all that is to say of a reservation."""
+    pools = PoolNames(client)
+    lines = [_head(view, pools), *(f"  {line}" for line in _why(view))]
+    lines.append(f"  asks for {'; '.join(_asked(view))}")
+    if view.start is not None and view.end is not None:
+        drawn = window_lines(view.start, view.end, now, boxes=can_draw_windows())
+        lines += ["", *(f"  {line}" for line in drawn)]
+    if view.bookings:
+        lines += ["", _bookings(view.bookings), *_pictures(client, view)]
+    return lines
+
+
+def _head(view: "ReservationView", pools: PoolNames) -> str:
+    name = f"{view.id} {view.name}" if view.name else view.id
+    if view.pool_id is not None and view.state in LIVE:
+        nodes = ", ".join(dict.fromkeys(booking.node for booking in view.bookings))
+        return f"{name}: {view.state} in {pools.name(view.pool_id)}" + (
+            f" on {nodes}" if nodes else ""
+        )
+    candidates = ", ".join(str(pools.name(pool_id)) for pool_id in view.candidates)
+    return f"{name}: {view.state} ({candidates})"
+
+
+def _why(view: "ReservationView") -> Iterator[str]:
+    """Give the reason as it stands; of what waits also what would help, and until when."""
+    code, message = view.reason.get("code"), view.reason.get("message")
+    if code not in (None, "placed"):
+        yield f"{code}: {message}"
+    if view.state != "pending":
+        return
+    if hint := view.reason.get("hint"):
+        yield f"what would help: {hint}"
+    yield f"it is tried again whenever something frees, until {both_zones(view.pending_until)}"
+
+
+def _asked(view: "ReservationView") -> Iterator[str]:
+    for device in view.devices:
+        yield device_text(device)
+    host = [
+        f"{amount} {what}"
+        for amount, what in (
+            (view.resources.vcpu, "vcpu"),
+            (view.resources.memory_gib, "GiB of host memory"),
+        )
+        if amount != "0"
+    ]
+    if host:
+        yield " and ".join(host)
+
+
+def device_text(device: Mapping[str, Any]) -> str:
+    """Write a device request in few words: ``2 gpu.mig 3g.40gb``, ``gpu.share 25, numaNode In 0``.
+
+    The number before the class counts pieces, the one behind it the units of each.
+    """
+    words = [str(device["count"])] if device["count"] != 1 else []
+    words.append(device["class"])
+    if device.get("units", 1) != 1:
+        words.append(str(device["units"]))
+    conditions: list[str] = []
+    for each in device.get("selector", {}).get("matchExpressions", []):
+        values = [str(value) for value in each.get("values", [])]
+        if each["key"] == "migProfile" and each["op"] == "In":
+            words.append("|".join(values))
+        else:
+            conditions.append(" ".join([each["key"], each["op"], *values]))
+    return ", ".join([" ".join(words), *conditions])
+
+
+def _bookings(bookings: "Sequence[BookingOut]") -> str:
+    rows = [
+        (each.device, each.class_, each.units, str(each.share), each.node, each.gpu_id)
+        for each in bookings
+    ]
+    return table(("device", "class", "units", "share", "node", "gpu"), rows)
+
+
+def _pictures(client: "Client", view: "ReservationView") -> Iterator[str]:
+    """Draw the GPUs that it has something of; whoever else is on them was not looked at."""
+    if view.state not in LIVE or view.pool_id is None:
+        return
+    ours: dict[str, dict[str, str]] = {}
+    for booking in view.bookings:
+        ours.setdefault(booking.gpu_id, {})[booking.units] = view.name or "this reservation"
+    for node in dict.fromkeys(booking.node for booking in view.bookings):
+        gpus = client.list_gpus(pool_id=view.pool_id, node=node, limit=1000).items
+        held = sorted((gpu for gpu in gpus if gpu.id in ours), key=lambda gpu: gpu.index)
+        for gpu in held[:_DRAWN_MAX]:
+            yield ""
+            yield title(gpu)
+            yield from picture(gpu, atoms_of(client, gpu), ours[gpu.id], free=None)
+        if len(held) > _DRAWN_MAX:
+            yield f"(and {len(held) - _DRAWN_MAX} more GPUs)"

@@ -1,0 +1,202 @@
+"""`apportion reserve`: plan an ask against a pool, reserve it, and show what came of it."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from apportion.cli.arguments import add_ask_limits, whole_number
+from apportion.cli.asking import Plan, ask_of_flags, device_request, plan_in_pools
+from apportion.cli.connection import add_server_arguments, connect, find_pool, naming
+from apportion.cli.listing import data_of
+from apportion.cli.output import print_data
+from apportion.cli.plan import choice_data, choice_lines
+from apportion.cli.reservation_text import LIVE, reservation_lines
+from apportion.cli.selecting import GRAMMAR, parse_selector
+from apportion.cli.times import TIME_GRAMMAR, read_time
+from apportion.errors import InvalidInputError
+from apportion.planning.asks import FractionalAsk
+from apportion.quantities.windows import format_instant, parse_duration
+
+if TYPE_CHECKING:
+    from apportion.client import Client
+    from apportion.reservations.schemas import ReservationView
+
+FORMS: Final = ("mig", "fraction", "memory", "slots", "gpus")
+"""The forms of an ask, each a flag."""
+
+_ANY: Final = "one of " + ", ".join(f"--{form}" for form in FORMS)
+_FLAGS: Final = {
+    "name": "--name",
+    "pool_id": "--pool",
+    "pool_ids": "--pool",
+    "duration": "--for",
+    "start": "--from",
+    "end": "--until",
+    "resources.vcpu": "--vcpu",
+    "resources.memoryGiB": "--host-memory-gib",
+    "devices[0].count": "--count",
+    "idempotency_key": "--key",
+}
+_EXAMPLES = f"""\
+A part of a GPU is met by the pool's own way to share: the smallest MIG profile with that much,
+slots, free shares, or a whole GPU, and what that wastes is said. All pieces lie on one node.
+
+Times are {TIME_GRAMMAR}.
+A selector is {GRAMMAR}.
+
+examples:
+  apportion reserve --pool notebooks --mig 3g.40gb --for 4h --vcpu 8 --host-memory-gib 64
+  apportion reserve --pool batch-a,batch-b --fraction 0.25 --for 90m --name sweep-7
+  apportion reserve --pool notebooks --memory 20Gi --from 2026-12-01T09:00 --until 2026-12-01T17:00
+  apportion reserve --pool training --gpus 4 --for 2d --select 'numaNode=0'
+  apportion reserve --pool batch-a --vcpu 16 --for 1h
+
+exit codes: 0 placed; 1 pending (the reason is printed, and it is tried again) or refused;
+2 bad input"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument(
+        "--pool",
+        required=True,
+        metavar="POOL[,POOL]",
+        help="by name or id; of several, the tightest fit is taken",
+    )
+    _add_ask(parser)
+    add_ask_limits(parser)
+    _add_window(parser)
+    host = parser.add_argument_group("host resources, on the same node or alone")
+    host.add_argument("--vcpu", metavar="N", help="virtual CPUs: 8, 0.5, 250m")
+    host.add_argument("--host-memory-gib", metavar="N", help="host memory in GiB: 64, 0.5")
+    parser.add_argument("--select", metavar="SELECTOR", help="only GPUs that match, see below")
+    parser.add_argument("--name", help="what it is for")
+    parser.add_argument("--key", help="idempotency key: the same one never reserves twice")
+    add_server_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, reserve, print: 0 when placed, 1 when it waits or is refused."""
+    ask = _ask(args)
+    window = _window(args)
+    selector = () if args.select is None else parse_selector(args.select, field="--select")
+    with connect(args) as client:
+        pools = [find_pool(client, text, field="--pool") for text in _names(args.pool)]
+        plan = None if ask is None else plan_in_pools(client, ask, pools, field=_flag(args))
+        devices = []
+        if plan is not None:
+            devices = [device_request(plan, count=args.count or 1, selector=selector)]
+        body = {
+            "name": args.name,
+            "pool_ids": [pool.id for pool in pools],
+            "devices": devices,
+            "resources": {"vcpu": args.vcpu or 0, "memoryGiB": args.host_memory_gib or 0},
+            "idempotency_key": args.key,
+            **window,
+        }
+        with naming(_FLAGS):
+            view = client.create_reservation(body)
+        _print(args, client, view, plan)
+    return 1 if view.state in ("pending", "failed") else 0
+
+
+def _add_ask(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the ask (one of them; without any, host resources alone)")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--mig", metavar="PROFILE", help="a MIG profile: 3g.40gb, 1g.10gb+me")
+    form.add_argument("--fraction", metavar="F", help="a part of a GPU's compute: 0.25, 1/7, 500m")
+    form.add_argument("--memory", metavar="SIZE", help="an amount of GPU memory: 20Gi, 20GB")
+    form.add_argument("--slots", type=whole_number, metavar="N", help="slots of one GPU")
+    form.add_argument("--gpus", type=whole_number, metavar="N", help="whole GPUs")
+    group.add_argument(
+        "--count", type=whole_number, metavar="N", help="so many pieces of it (not with --gpus)"
+    )
+
+
+def _add_window(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the window")
+    length = group.add_mutually_exclusive_group(required=True)
+    length.add_argument("--for", dest="duration", metavar="DURATION", help="4h, 90m, 1d12h, PT4H")
+    length.add_argument("--until", metavar="TIME", help="its end; needs --from")
+    group.add_argument("--from", dest="start", metavar="TIME", help="its start (default: now)")
+
+
+def _ask(args: argparse.Namespace) -> FractionalAsk | None:
+    """Read the ask; None where host resources alone are asked for."""
+    if _flag(args):
+        if args.count is not None and (args.gpus is not None or args.count < 1):
+            raise InvalidInputError(
+                "is no number of pieces" if args.gpus is None else "counts parts, not whole GPUs",
+                field="--count",
+                given=args.count,
+                allowed="1 or more" if args.gpus is None else "--gpus alone",
+            )
+        return ask_of_flags(
+            "reservation" if args.name is None else args.name,
+            {form: getattr(args, form) for form in FORMS},
+            isolation=args.isolation,
+            allow_larger=args.allow_larger,
+        )
+    stray = {
+        "--count": args.count is not None,
+        "--isolation": args.isolation is not None,
+        "--allow-larger": args.allow_larger,
+        "--select": args.select is not None,
+    }
+    for flag, given in stray.items():
+        if given:
+            raise InvalidInputError("means something only beside an ask", field=flag, allowed=_ANY)
+    if args.vcpu is None and args.host_memory_gib is None:
+        raise InvalidInputError(
+            "nothing is asked for", allowed=f"{_ANY}, --vcpu, --host-memory-gib"
+        )
+    return None
+
+
+def _flag(args: argparse.Namespace) -> str:
+    """Return the flag that the ask came by; empty where there is none."""
+    return next((f"--{form}" for form in FORMS if getattr(args, form) is not None), "")
+
+
+def _window(args: argparse.Namespace) -> Mapping[str, str]:
+    window: dict[str, str] = {}
+    if args.start is not None:
+        window["start"] = format_instant(read_time(args.start, field="--from"))
+    if args.until is not None:
+        if args.start is None:
+            raise InvalidInputError("needed beside an end", field="--from", allowed=TIME_GRAMMAR)
+        window["end"] = format_instant(read_time(args.until, field="--until"))
+    if args.duration is not None:
+        parse_duration(args.duration, field="--for")
+        window["duration"] = args.duration
+    return window
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if "" in names:
+        raise InvalidInputError(
+            "has an empty name", field="--pool", given=text, allowed="POOL, or POOL,POOL"
+        )
+    return names
+
+
+def _print(
+    args: argparse.Namespace, client: "Client", view: "ReservationView", plan: Plan | None
+) -> None:
+    if args.output != "table":
+        choice = None if plan is None else choice_data(plan.choice)
+        print_data({**data_of(view), "plan": choice}, args.output)
+        return
+    lines: list[str] = []
+    if plan is not None:
+        count = f"{args.count} pieces, each" if (args.count or 1) > 1 else "plan"
+        lines += [*choice_lines(count, plan.choice, plan.remark), ""]
+    lines += reservation_lines(client, view, datetime.now(UTC))
+    lines += ["", "Next:", f"  apportion reservation show {view.id}"]
+    if view.state in ("pending", *LIVE):
+        lines.append(f"  apportion reservation release {view.id}")
+    sys.stdout.write("\n".join(lines) + "\n")
