@@ -118,11 +118,11 @@ class Reservations:
         """
         async with self._placed:
             await self._placed.wait_for(lambda: self._placing.isdisjoint(ids))
-            self._placing |= ids
+            self._placing.update(ids)
         try:
             yield
         finally:
-            self._placing -= ids
+            self._placing.difference_update(ids)
             async with self._placed:
                 self._placed.notify_all()
 
