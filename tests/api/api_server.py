@@ -1,7 +1,6 @@
 """A real server on a real socket, in a thread with a loop of its own."""
 
 import asyncio
-import socket
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import uvicorn
 from apportion.nodes.service import sync_placements
 from apportion.reservations.service import Reservations
 from apportion.server.app import create_app
+from apportion.server.launch import _listen
 from apportion.store.connections import open_pool, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import ROOT, ensure_root, issue_token
@@ -64,7 +64,7 @@ class _Serving(threading.Thread):
                 await sync_placements(connection)
                 token = await issue_token(runtime, connection, tenant_id=ROOT, name="test")
             app = create_app(runtime, Reservations(runtime), ready=lambda: True)
-            with socket.create_server(("127.0.0.1", 0)) as listener:
+            with _listen("127.0.0.1", 0) as listener:
                 server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
                 url = f"http://127.0.0.1:{listener.getsockname()[1]}"
                 # The socket listens already: whoever connects now waits until it is served.

@@ -8,6 +8,7 @@ from api_server import served
 
 from apportion.client import Client
 from apportion.errors import UnavailableError
+from apportion.server.launch import _listen
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
 
@@ -19,6 +20,15 @@ def test_a_reservation_over_a_socket(dsn):
         made = client.create_reservation(ask(pool.id, device("gpu.share", units=81), duration="1h"))
         assert [str(each.share) for each in made.bookings] == ["81/100"]
         assert client.get_reservation(made.id).bookings == made.bookings
+
+
+def test_answers_do_not_wait_for_the_callers_receipt():
+    with (
+        _listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_body_that_is_too_large_is_refused_while_it_is_sent(dsn):
