@@ -1,7 +1,6 @@
 """``apportion up``: the server with its own database, and a real fleet in it."""
 
 import argparse
-import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until interrupted; 0 when it stopped cleanly."""
+    import uvloop
+
     from apportion.server.launch import up
     from apportion.server.logs import configure_logging
     from apportion.server.settings import load_settings
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             await _demo(system)
         _say(_next_steps(url, system.token_file, demo=not args.no_demo))
 
-    asyncio.run(
+    uvloop.run(
         up(
             settings.state,
             host=settings.host,
