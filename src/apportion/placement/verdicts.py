@@ -41,7 +41,7 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """One sentence for people: ``0 of 18 nodes: 11 units_booked, 7 host_resources_short``."""
+        """One sentence for people: ``0 of 18 nodes: 11 booked, 7 short of CPU or memory``."""
         if self.nodes == 0:
             return "the pool has no nodes"
         parts = ", ".join(f"{reason.count} {_WORDS[reason.code]}" for reason in self.reasons)
@@ -55,16 +55,16 @@ class Verdict:
 
 _WORDS: Final[dict[str, str]] = {
     "pool_empty": "the pool has no nodes",
-    "selector_matches_nothing": "have nothing that the selector matches",
-    "profile_not_in_layout": "are not cut into such a profile",
-    "no_unsplit_gpu": "have only split GPUs",
-    "class_not_offered": "have nothing of that class",
-    "larger_than_any_node": "are smaller than what is asked",
-    "units_booked": "are booked",
-    "host_resources_short": "lack CPU or memory",
-    "gpu_unbookable": "have too few GPUs that can be booked now",
-    "node_unhealthy": "are not healthy",
-    "search_exhausted": "were too intricate to search to the end",
+    "selector_matches_nothing": "with nothing that the selector matches",
+    "profile_not_in_layout": "not cut into such a profile",
+    "no_unsplit_gpu": "with split GPUs only",
+    "class_not_offered": "with nothing of that class",
+    "larger_than_any_node": "smaller than what is asked",
+    "units_booked": "booked",
+    "host_resources_short": "short of CPU or memory",
+    "gpu_unbookable": "with too few GPUs that can be booked",
+    "node_unhealthy": "not healthy",
+    "search_exhausted": "too intricate to search to the end",
 }
 
 

@@ -116,7 +116,7 @@ def test_counts_add_up_and_what_helps_first_comes_first():
     )
     assert answer.message == (
         "0 of 6 nodes: 1 have nothing of that class, 1 are smaller than what is asked, "
-        "2 are booked, 1 lack CPU or memory, 1 are not healthy"
+        "2 booked, 1 short of CPU or memory, 1 not healthy"
     )
 
 
