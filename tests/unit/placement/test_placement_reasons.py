@@ -115,7 +115,7 @@ def test_counts_add_up_and_what_helps_first_comes_first():
         Reason("node_unhealthy", 1),
     )
     assert answer.message == (
-        "0 of 6 nodes: 1 have nothing of that class, 1 are smaller than what is asked, "
+        "0 of 6 nodes: 1 with nothing of that class, 1 smaller than what is asked, "
         "2 booked, 1 short of CPU or memory, 1 not healthy"
     )
 
