@@ -25,9 +25,9 @@ class Dealt:
 def deal(gpu: GpuState, counts: Sequence[int], start: int, end: int, now: int) -> Dealt | None:
     """Find pieces of ``counts`` units of a slotted or shared GPU for [start, end).
 
-    What has begun by ``now`` is never moved, nor is what holds every unit. There are always units
-    where `GpuState.room` says so; None comes back where it does not, or where a picture that lags
-    behind the truth holds more than there is.
+    What has begun by ``now`` is never moved, nor is what holds every unit: nothing can be in its
+    way. There are always units where `GpuState.room` says so; None comes back where it does not, or
+    where a picture that lags behind the truth holds more than there is.
     """
     straight = _take_all(gpu, gpu.busy(start, end), counts)
     if straight is not None:
@@ -59,18 +59,16 @@ def _take(gpu: GpuState, busy: int, count: int) -> int | None:
 def _redeal(gpu: GpuState, counts: Sequence[int], start: int, end: int, now: int) -> Dealt | None:
     # The new pieces' keys sort before any holder's, so that equal starts have one order.
     fresh = {("", number): Held(start, end, 0) for number in range(len(counts))}
-    fixed = [held for held in gpu.held.values() if _fixed(held, now)]
-    waiting = [(key, held) for key, held in gpu.held.items() if not _fixed(held, now)]
+    running = [held for held in gpu.held.values() if held.start <= now]
+    waiting = [(key, held) for key, held in gpu.held.items() if held.start > now]
     waiting.extend(fresh.items())
     waiting.sort(key=lambda item: (item[1].start, item[0]))
-    running = fixed
     dealt: dict[HeldKey, int] = {}
     for key, held in waiting:
         running = [other for other in running if other.end > held.start]
         busy = 0
         for other in running:
-            if other.start < held.end:
-                busy |= other.units
+            busy |= other.units
         units: int | None = held.units
         if key in fresh:
             units = _take(gpu, busy, counts[key[1]])
@@ -85,7 +83,3 @@ def _redeal(gpu: GpuState, counts: Sequence[int], start: int, end: int, now: int
         tuple(dealt[key] for key in fresh),
         tuple((key, units) for key, units in moved if units != gpu.held[key].units),
     )
-
-
-def _fixed(held: Held, now: int) -> bool:
-    return held.start <= now or held.units < 0

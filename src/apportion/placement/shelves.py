@@ -99,9 +99,9 @@ class Shelves:
         standing.vcpu = node.vcpu_free
 
     def candidates(self, device: DeviceAsk, vcpu_milli: int) -> Iterator[int]:
-        """Yield the nodes with room for all pieces of one device ask, in every window; some twice.
+        """Yield the nodes that may have room for one device ask in every window; some twice.
 
-        Selectors on single GPUs are not looked at: some of these nodes may have none that matches.
+        No other node has. Selectors on single GPUs are not looked at.
         """
         kinds = self._matching_kinds(device)
         shelves = [
@@ -117,13 +117,10 @@ class Shelves:
                     yield node_id
 
     def _pieces(self, node_id: int, kinds: list[_Kind], device: DeviceAsk) -> int:
-        """Return how many pieces a node has room for, by what its GPUs have free."""
+        """Return how many pieces a node has room for at most, by what its GPUs have free."""
         counts = self._standings[node_id].counts.items()
-        each = 1 if device.cls == "gpu.share" else None
         return sum(
-            count * (each or level // device.units)
-            for (kind, level), count in counts
-            if level >= device.units and kind in kinds
+            count * (level // device.units) for (kind, level), count in counts if kind in kinds
         )
 
     def _matching_kinds(self, device: DeviceAsk) -> list[_Kind]:

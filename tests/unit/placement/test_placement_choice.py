@@ -106,6 +106,14 @@ def test_a_choice_that_blocks_another_piece_is_taken_back():
     assert [p.gpu for p in offer.pieces] == [2, 2, 1]
 
 
+def test_gpus_that_only_other_pieces_can_use_are_told_apart():
+    index = pool(node(1, whole(1), whole(2), whole(3)))
+    not_third = DeviceAsk("gpu", 1, 1, Selector((Expression("gpuIndex", "NotIn", ("3",)),)))
+    not_second = DeviceAsk("gpu", 1, 1, Selector((Expression("gpuIndex", "NotIn", ("2",)),)))
+    offer = place(index, not_third, not_second, not_second)
+    assert [p.gpu for p in offer.pieces] == [2, 1, 3]
+
+
 def test_two_short_bookings_on_different_slots_do_not_keep_out_one_across_both():
     index = pool(node(1, gpu(1, ruler=2)))
     book(index, 1, "morning", (2, 4), 0b01)
@@ -150,6 +158,7 @@ def test_a_shared_gpu_serves_48_holders(holders, fits):
     for number in range(holders):
         book(index, 1, f"h{number}", (0, HOURS), 1 << number | 1 << (100 + number))
     assert isinstance(place(index, share(1)), Offer) == fits
+    assert index.nodes[1].gpus[0].idle == (53 if fits else 0)
 
 
 def test_all_48_seats_are_counted_at_each_instant_and_not_in_sum():
@@ -158,6 +167,10 @@ def test_all_48_seats_are_counted_at_each_instant_and_not_in_sum():
         at = (0, 4) if number < 24 else (4, 8)
         book(index, 1, f"h{number}", at, 1 << number | 1 << (100 + number))
     assert isinstance(place(index, share(1), at=(0, 8)), Offer)
+    for number in range(24, 48):
+        book(index, 1, f"more{number}", (0, 4), 1 << number | 1 << (100 + number))
+    assert isinstance(place(index, share(1), at=(3, 8)), Verdict)
+    assert isinstance(place(index, share(1), at=(4, 8)), Offer)
 
 
 def test_host_resources_are_counted_at_each_instant_of_the_window():

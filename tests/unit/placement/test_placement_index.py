@@ -3,6 +3,7 @@
 from placement_builders import HOURS, book, book_host, gpu, node, place, pool, slots
 
 from apportion.placement import FOREVER, Held, HostHeld, Offer, Verdict
+from apportion.placement.skyline import Skyline
 
 
 def test_noting_a_booking_twice_changes_nothing():
@@ -21,8 +22,10 @@ def test_noting_a_booking_otherwise_replaces_it():
     book(index, 1, "r", (0, 8), 0b1111)
     assert isinstance(place(index, slots(1), at=(4, 8)), Verdict)
     book(index, 1, "r", (0, 4), 0b1111)
+    assert isinstance(place(index, slots(1), at=(4, 8)), Offer)
     assert isinstance(place(index, slots(4), at=(4, 8)), Offer)
     book_host(index, 1, "r", (0, 8), vcpu=96_000)
+    assert isinstance(place(index, vcpu=95_000), Verdict)
     book_host(index, 1, "r", (0, 8), vcpu=1000)
     assert isinstance(place(index, vcpu=95_000), Offer)
 
@@ -44,6 +47,18 @@ def test_what_belongs_to_another_pool_is_passed_over():
     index.remove_node(99)
     assert index.node_of(99) is None
     assert index.node_of(1) is index.nodes[1]
+
+
+def test_freeing_one_thing_leaves_the_times_of_the_others_known():
+    index = pool(node(1, gpu(1), vcpu=8000))
+    book_host(index, 1, "freed", (0, 4), vcpu=8000)
+    book_host(index, 1, "later", (4, 8), vcpu=8000)
+    index.free_host(1, "freed")
+    assert isinstance(place(index, vcpu=8000, at=(0, 4)), Offer)
+    book(index, 1, "freed", (0, 4), -1)
+    book(index, 1, "later", (4, 8), -1)
+    index.free(1, ("freed", 0))
+    assert isinstance(place(index, slots(4), at=(0, 4)), Offer)
 
 
 def test_what_has_ended_is_let_go_and_what_was_shortened_or_lengthened_is_not_mistaken():
@@ -138,3 +153,13 @@ def test_refusals_are_remembered_only_so_far():
     for end in range(1, 1100):
         assert isinstance(place(index, slots(5), at=(0, end)), Verdict)
     assert len(index._refusals) <= 1024
+
+
+def test_a_skyline_keeps_no_steps_of_what_came_and_went():
+    skyline = Skyline()
+    for start in range(100):
+        skyline.add(start, start + 5, 1)
+    assert (skyline.top, skyline.peak(0, 1), skyline.peak(3, 200)) == (5, 1, 5)
+    for start in range(100):
+        skyline.add(start, start + 5, -1)
+    assert (skyline.top, len(skyline._times)) == (0, 1)

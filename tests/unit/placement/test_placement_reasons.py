@@ -88,6 +88,15 @@ def test_host_resources_that_others_hold():
     assert why(index, vcpu=2000) == "host_resources_short"
 
 
+def test_a_node_that_lacks_cpu_and_memory_counts_once():
+    index = pool(*(node(at, gpu(at), vcpu=8000, memory=64) for at in (1, 2, 3)))
+    for at in (1, 2):
+        book_host(index, at, "other", (0, HOURS), vcpu=8000, memory=64)
+    book_host(index, 3, "other", (0, HOURS), memory=64)
+    answer = place(index, slots(1), vcpu=1, memory=1)
+    assert answer.reasons == (Reason("host_resources_short", 3),)
+
+
 def test_host_resources_that_are_held_at_another_time_are_not_short():
     index = pool(node(1, gpu(1), vcpu=8000))
     book_host(index, 1, "earlier", (0, 4), vcpu=8000)
