@@ -7,14 +7,16 @@ FROM (
 ) AS turns;
 
 -- name: hold_gpus
--- A report of a node changes its GPUs' rows, so it and this wait for each other.
+-- Whoever books or re-deals units of a GPU, or takes in a report of it, holds its row until the end:
+-- two who insert what clashes would otherwise wait for each other within the exclusion constraint,
+-- and a deadlock is told only after a second.
 SELECT gpus.id
 FROM gpus
 JOIN unnest(%(ids)s::int[], %(generations)s::int[]) AS planned (id, generation)
     ON gpus.id = planned.id AND layout_generation = generation
 WHERE present AND unbookable_reason IS NULL
 ORDER BY gpus.id
-FOR SHARE OF gpus;
+FOR NO KEY UPDATE OF gpus;
 
 -- name: insert_all
 INSERT INTO bookings (
@@ -49,9 +51,6 @@ RETURNING reservation_id, piece;
 
 -- name: lock_nodes
 SELECT 1 FROM nodes WHERE id = ANY (%(ids)s) ORDER BY id FOR NO KEY UPDATE;
-
--- name: lock_gpus
-SELECT 1 FROM gpus WHERE id = ANY (%(ids)s) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: insert_host
 INSERT INTO host_bookings (

@@ -138,22 +138,13 @@ async def take_turn(connection: Connection, pool_ids: Collection[str]) -> None:
     await connection.execute(_QUERIES["take_turn"], {"pool_ids": sorted(pool_ids)})
 
 
-async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[BookingKey]:
-    """Book, and return the keys of those that won.
+async def hold_gpus(connection: Connection, bookings: Sequence[NewBooking]) -> set[int]:
+    """Wait for those who book the same GPUs, and return the GPUs that can be booked as planned.
 
-    The others clash with what somebody else has, or their GPU was cut otherwise, or went, since
-    they were planned. Waits for transactions that are booking the same units now.
+    A GPU that was cut otherwise since then, or went, is missing. Precedes `redeal` and `insert`.
     """
-    # In one order, so that two who book several GPUs never wait for each other in a circle.
-    ordered = sorted(bookings, key=lambda b: (b.gpu_id, to_multirange(b.units)))
-    if ordered:
-        standing = await _hold_gpus(connection, ordered)
-        ordered = [booking for booking in ordered if booking.gpu_id in standing]
-    return await _insert(connection, ordered) if ordered else set()
-
-
-async def _hold_gpus(connection: Connection, bookings: Sequence[NewBooking]) -> set[int]:
-    """Keep the GPUs as they are, and return those that still are as the bookings were planned."""
+    if not bookings:
+        return set()
     planned = {booking.gpu_id: booking.generation for booking in bookings}
     cursor = await connection.execute(
         _QUERIES["hold_gpus"], {"ids": list(planned), "generations": list(planned.values())}
@@ -161,7 +152,13 @@ async def _hold_gpus(connection: Connection, bookings: Sequence[NewBooking]) -> 
     return {row["id"] for row in await cursor.fetchall()}
 
 
-async def _insert(connection: Connection, ordered: Sequence[NewBooking]) -> set[BookingKey]:
+async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[BookingKey]:
+    """Book on GPUs that are held, and return the keys of those that won.
+
+    The others clash with what somebody else has.
+    """
+    if not bookings:
+        return set()
     rows = [
         {
             "tenant_id": b.tenant_id,
@@ -179,7 +176,7 @@ async def _insert(connection: Connection, ordered: Sequence[NewBooking]) -> set[
             "share_num": b.share.numerator,
             "share_den": b.share.denominator,
         }
-        for b in ordered
+        for b in bookings
     ]
     parameters = {"rows": as_rows(rows)}
     try:
@@ -189,7 +186,7 @@ async def _insert(connection: Connection, ordered: Sequence[NewBooking]) -> set[
     except ExclusionViolation:
         cursor = await connection.execute(_QUERIES["insert_those_free"], parameters)
         return {(row["reservation_id"], row["piece"]) for row in await cursor.fetchall()}
-    return {booking.key for booking in ordered}
+    return {booking.key for booking in bookings}
 
 
 async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]) -> set[int]:
@@ -240,7 +237,7 @@ async def finish(connection: Connection, reservation_ids: Sequence[str], now: da
 
 
 async def redeal(connection: Connection, moves: Sequence[Move], now: datetime) -> bool:
-    """Give bookings that have not begun other units of their GPU.
+    """Give bookings that have not begun other units of their GPU, which is held.
 
     Returns False, with nothing to keep, when one of them has begun or changed meanwhile. Two
     bookings may swap units, which no single statement can do under an immediate constraint: all
@@ -248,8 +245,6 @@ async def redeal(connection: Connection, moves: Sequence[Move], now: datetime) -
     """
     if not moves:
         return True
-    gpus = sorted({move.gpu for move in moves})
-    await connection.execute(_QUERIES["lock_gpus"], {"ids": gpus})
     parameters = {
         "reservation_ids": [move.key[0] for move in moves],
         "pieces": [move.key[1] for move in moves],

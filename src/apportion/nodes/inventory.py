@@ -155,6 +155,7 @@ async def _write_gpus(
 ) -> None:
     gpus = [(nodes[each.document.node]["id"], gpu) for each in derived for gpu in each.gpus]
     uuids = [gpu.report.uuid for _, gpu in gpus]
+    await connection.execute(_QUERIES["hold_gpus"], {"uuids": uuids})
     await connection.execute(
         _QUERIES["upsert_gpus"],
         {

@@ -35,6 +35,10 @@ FROM gpus
 JOIN nodes ON nodes.id = gpus.node_id
 WHERE gpus.uuid = ANY (%(uuids)s);
 
+-- name: hold_gpus
+-- In the order in which bookings hold them.
+SELECT 1 FROM gpus WHERE uuid = ANY (%(uuids)s) ORDER BY id FOR NO KEY UPDATE;
+
 -- name: upsert_gpus
 INSERT INTO gpus (
     uuid, tenant_id, pool_id, node_id, index, product, model, board, pci_address, memory_mib,

@@ -138,11 +138,13 @@ class Placer:
         hosts = [each.host for each in placed if each.host is not None]
         overfull = await bookings.insert_host(connection, hosts)
         lost = {host.reservation_id for host in hosts if host.node_id in overfull}
-        standing = [each for each in placed if each.draft.id not in lost]
-        moves = [move for each in standing for move in each.offer.moves]
+        wanted = [b for each in placed if each.draft.id not in lost for b in each.bookings]
+        gpus = await bookings.hold_gpus(connection, wanted)
+        lost |= {booking.reservation_id for booking in wanted if booking.gpu_id not in gpus}
+        wanted = [booking for booking in wanted if booking.reservation_id not in lost]
+        moves = [m for each in placed if each.draft.id not in lost for m in each.offer.moves]
         if not await bookings.redeal(connection, moves, now):
             raise _StaleError
-        wanted = [booking for each in standing for booking in each.bookings]
         won = await bookings.insert(connection, wanted)
         lost |= {booking.reservation_id for booking in wanted if booking.key not in won}
         if lost and moves:

@@ -39,9 +39,10 @@ async def audit(connection: AsyncConnection[Any], now: datetime) -> list[Finding
     """Return what is wrong as of ``now``, read from one snapshot of the database.
 
     The rules: exclusive (no two bookings share units of a GPU at an instant), legal (a MIG booking
-    lies on a placement of its board), ruler (units are those that the GPU has), host (booked CPU
-    and memory never exceed the node's), quota (used is what live reservations are charged), held
-    (a live reservation has exactly what it asked for, in its window, and nobody else has anything).
+    lies on a placement of its board, and none on what was retired), ruler (units are those that
+    the GPU has), host (booked CPU and memory never exceed the node's), quota (used is what live
+    reservations are charged), held (a live reservation has exactly what it asked for, in its
+    window, and nobody else has anything).
 
     Ends the connection's transaction, if one was begun.
     """
@@ -52,6 +53,7 @@ async def audit(connection: AsyncConnection[Any], now: datetime) -> list[Finding
     return [
         *_overlaps(tables["overlaps"]),
         *_illegal(tables["bookings"]),
+        *_retired(tables["bookings"]),
         *_off_ruler(tables["bookings"]),
         *_overfull_hosts(tables["hosts"], tables["capacities"]),
         *_wrong_quotas(tables["quotas"], tables["reservations"]),
@@ -76,6 +78,7 @@ _TABLES: Final[dict[str, LiteralString]] = {
             coalesce(upper(during), 'infinity') > %(now)s AS live,
             gpus.uuid, gpus.node_id, gpus.pool_id AS gpu_pool, gpus.split, gpus.ruler,
             gpus.board, atoms.profile, atoms.start AS placed_at, atoms.board AS atom_board,
+            atoms.retired_at IS NOT NULL AS retired,
             ARRAY(
                 SELECT ARRAY[lower(part), upper(part)] FROM unnest(bookings.units) AS part
             ) AS units
@@ -141,6 +144,16 @@ def _placements() -> dict[tuple[str, str, int], int]:
         for profile in board.profiles
         for place in profile.placements
     }
+
+
+def _retired(bookings: Iterable[Row]) -> Iterator[Finding]:
+    for row in bookings:
+        if row["live"] and row["retired"]:
+            yield Finding(
+                rule="legal",
+                subject=row["uuid"],
+                message=f"booking {row['id']} lies on something that is no longer there",
+            )
 
 
 def _mask(units: Iterable[tuple[int, int | None]]) -> int:
