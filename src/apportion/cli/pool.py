@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -199,40 +199,37 @@ def _show(args: argparse.Namespace, client: "Client") -> int:
             allowed="--draw",
         )
     pool = find_pool(client, args.pool, field="POOL")
-    if args.output == "table":
-        sys.stdout.write("\n".join(_facts(pool)) + "\n")
-        if args.draw:
-            _draw(args, client, pool)
+    held = _held(args, client, pool) if args.draw else []
+    if args.output != "table":
+        drawn = {"gpus": [each.data() for each in held]} if args.draw else {}
+        print_data({**data_of(pool), **drawn}, args.output)
         return 0
-    document = dict(data_of(pool))
-    if args.draw:
-        document["gpus"] = [each.data() for each in _held(args, client, pool)]
-    print_data(document, args.output)
+    lines = _facts(pool)
+    for each in held:
+        lines += ["", *each.lines()]
+    if args.draw and not held:
+        where = "" if args.node is None else f" on {args.node}"
+        lines += ["", f"No GPUs{where}. Import: apportion node import {pool.name} FILE"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    if args.draw and len(held) == _drawn_most(args):
+        sys.stderr.write(f"({len(held)} GPUs drawn; more with --limit, or a node's with --node)\n")
     return 0
 
 
-def _held(args: argparse.Namespace, client: "Client", pool: "PoolView") -> "Iterator[HeldGpu]":
+def _held(args: argparse.Namespace, client: "Client", pool: "PoolView") -> "list[HeldGpu]":
     from apportion.cli.holding import held_gpus
 
-    limit = _DRAWN_DEFAULT if args.limit is None else args.limit
-    if not 1 <= limit <= LIMIT_MAX:
+    most = _drawn_most(args)
+    if not 1 <= most <= LIMIT_MAX:
         raise InvalidInputError(
-            "is out of range", field="--limit", given=limit, allowed=f"1 to {LIMIT_MAX}"
+            "is out of range", field="--limit", given=most, allowed=f"1 to {LIMIT_MAX}"
         )
     with naming({"node": "--node"}):
-        yield from held_gpus(client, pool, datetime.now(UTC), node=args.node, limit=limit)
+        return list(held_gpus(client, pool, datetime.now(UTC), node=args.node, limit=most))
 
 
-def _draw(args: argparse.Namespace, client: "Client", pool: "PoolView") -> None:
-    drawn = 0
-    for held in _held(args, client, pool):
-        sys.stdout.write("\n" + "\n".join(held.lines()) + "\n")
-        drawn += 1
-    if not drawn:
-        where = "" if args.node is None else f" on {args.node}"
-        sys.stdout.write(f"\nNo GPUs{where}. Import: apportion node import {pool.name} FILE\n")
-    elif drawn == (args.limit or _DRAWN_DEFAULT):
-        sys.stderr.write(f"({drawn} GPUs drawn; more with --limit, or a node's with --node)\n")
+def _drawn_most(args: argparse.Namespace) -> int:
+    return _DRAWN_DEFAULT if args.limit is None else args.limit
 
 
 def _row(pool: "PoolView") -> Sequence[object]:

@@ -36,7 +36,7 @@ _FLAGS: Final = {
     "end": "--until",
     "resources.vcpu": "--vcpu",
     "resources.memoryGiB": "--host-memory-gib",
-    "devices[0].count": "--count",
+    "devices[0].selector": "--select",
     "idempotency_key": "--key",
 }
 _EXAMPLES = f"""\
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
             "idempotency_key": args.key,
             **window,
         }
-        with naming(_FLAGS):
+        with naming({**_FLAGS, **_ask_flags(args)}):
             view = client.create_reservation(body)
         _print(args, client, view, plan)
     return 1 if view.state in ("pending", "failed") else 0
@@ -159,6 +159,13 @@ def _ask(args: argparse.Namespace) -> FractionalAsk | None:
 def _flag(args: argparse.Namespace) -> str:
     """Return the flag that the ask came by; empty where there is none."""
     return next((f"--{form}" for form in FORMS if getattr(args, form) is not None), "")
+
+
+def _ask_flags(args: argparse.Namespace) -> Mapping[str, str]:
+    return {
+        "devices": _flag(args) or "--vcpu",
+        "devices[0].count": "--count" if args.gpus is None else "--gpus",
+    }
 
 
 def _window(args: argparse.Namespace) -> Mapping[str, str]:

@@ -1,0 +1,94 @@
+"""Pictures of a server's GPUs: every unit is somebody's, free, or said not to be known."""
+
+import pytest
+
+from apportion.cli.pictures import picture, title
+from apportion.nodes.schemas import AtomView, GpuView
+
+
+def gpu(split: str, ruler: int, **fields: object) -> GpuView:
+    return GpuView.model_validate(
+        {
+            "id": "GPU-1",
+            "pool_id": "pool_1",
+            "node": "n1",
+            "index": 3,
+            "product": "NVIDIA H100 80GB HBM3",
+            "model": "H100",
+            "board": "h100-sxm5-80gb",
+            "memory_mib": 81559,
+            "numa_node": 0,
+            "split": split,
+            "ruler": ruler,
+            "layout_generation": 1,
+            "unbookable_reason": None,
+            **fields,
+        }
+    )
+
+
+def atom(profile: str, units: str) -> AtomView:
+    return AtomView.model_validate(
+        {
+            "id": f"GPU-1/{profile}/{units}",
+            "pool_id": "pool_1",
+            "gpu_id": "GPU-1",
+            "node": "n1",
+            "class": "gpu.mig",
+            "units": units,
+            "share": "1/7",
+            "bookable": True,
+            "reason": None,
+            "attributes": {"migProfile": profile},
+        }
+    )
+
+
+def body(lines: list[str]) -> list[str]:
+    return [cell.strip() for cell in lines[1].strip("│|").replace("|", "│").split("│")]
+
+
+@pytest.fixture(autouse=True)
+def no_colour(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def test_the_title_says_which_gpu_how_it_is_split_and_what_ails_it():
+    assert title(gpu("mig", 9)) == "n1 GPU 3: NVIDIA H100 80GB HBM3, MIG"
+    ill = gpu("none", 1, unbookable_reason="failed")
+    assert title(ill).endswith(", whole (unbookable: failed)")
+
+
+def test_mig_instances_are_held_free_or_not_cut():
+    atoms = [atom("3g.40gb", "{[4,8)}"), atom("2g.20gb", "{[0,2)}")]
+    lines = picture(gpu("mig", 9), atoms, {"{[4,8)}": "ana"}, free="free")
+    assert body(lines) == ["2g.20gb free", "not cut", "3g.40gb ana"]
+
+
+def test_what_was_not_looked_at_is_not_called_free():
+    atoms = [atom("3g.40gb", "{[4,8)}"), atom("3g.40gb", "{[0,4)}")]
+    lines = picture(gpu("mig", 9), atoms, {"{[4,8)}": "ana"}, free=None)
+    assert body(lines) == ["3g.40gb", "3g.40gb ana"]
+    lines = picture(gpu("shares", 100), [], {"{[0,50),[101,102)}": "ana"}, free=None)
+    assert body(lines) == ["ana", "not shown"]
+
+
+def test_an_instance_with_an_engine_is_drawn_by_its_memory_slices():
+    atoms = [atom("1g.10gb+me", "{[0,1),[8,9)}")]
+    lines = picture(gpu("mig", 9), atoms, {"{[0,1),[8,9)}": "b"}, free="free")
+    assert "1g.10gb+me b" in "\n".join(lines)
+    assert len([line for line in lines if "not cut" in line]) == 1
+
+
+def test_a_whole_booking_covers_every_unit_whatever_the_ruler():
+    assert body(picture(gpu("none", 1), [], {"{[0,)}": "eve"}, free="free")) == ["eve"]
+    assert body(picture(gpu("slots", 4), [], {"{[0,)}": "eve"}, free="free")) == ["eve"]
+
+
+def test_slots_that_are_apart_belong_to_one_holder():
+    lines = picture(gpu("slots", 4), [], {"{[0,1),[2,3)}": "ana"}, free="free")
+    assert body(lines) == ["ana", "free", "ana", "free"]
+
+
+def test_a_board_that_no_catalogue_knows_is_one_unit():
+    assert body(picture(gpu("mig", 1, board=None), [], {}, free="free")) == ["free"]
