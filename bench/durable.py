@@ -1,9 +1,9 @@
 """Complete reservations a second through the service, durable, beside bare multi-row INSERTs.
 
-Both on the same freshly made server, in turns. A complete reservation is every row that one must
-write: the reservation, its booking, the quota, the event. The bare INSERT writes a booking's GPU,
-units and window into a table with the exclusion constraint and nothing else, 200 rows a
-statement.
+Both on the same freshly made server, in turns, from one connection. A complete reservation is every
+row that one must write: the reservation, its booking, the quota, the event. The bare INSERT writes
+whole bookings into a bare copy of their table, with the exclusion constraint and nothing else (no
+foreign key, check or other index), 200 rows a statement.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def _measure(directory: Path) -> dict[str, float]:
         pool_id = await _fleet(system)
         await _bare_table(system)
         asks = _asks(pool_id)
-        rows = _rows()
+        rows = _rows(pool_id)
         complete: list[float] = []
         bare: list[float] = []
         await _reserve(system, asks, 2)
@@ -119,32 +119,38 @@ async def _reserve(system: System, asks: Iterator[ReservationCreate], batches: i
 async def _bare_table(system: System) -> None:
     async with transaction(system.runtime.db) as connection:
         await connection.execute(
-            "CREATE TABLE bare (gpu_id integer NOT NULL, units int4multirange NOT NULL,"
-            " during tstzrange NOT NULL,"
-            " EXCLUDE USING gist (gpu_id WITH =, units WITH &&, during WITH &&))"
+            "CREATE TABLE bare (LIKE bookings INCLUDING DEFAULTS INCLUDING IDENTITY,"
+            " EXCLUDE USING gist (gpu_id WITH =, units WITH &&, during WITH &&)"
+            " WHERE (voided_at IS NULL))"
         )
 
 
-def _rows() -> Iterator[tuple[int, str, datetime, datetime]]:
+Row = tuple[int, str, str, datetime, datetime]
+
+
+def _rows(pool_id: str) -> Iterator[tuple[str, Row]]:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     number = 0
     while True:
         gpu, slot = number % (NODES * GPUS_A_NODE), number // (NODES * GPUS_A_NODE)
-        yield gpu, f"{{[{slot},{slot + 1})}}", start, start + timedelta(hours=4)
+        units = f"{{[{slot},{slot + 1})}}"
+        yield pool_id, (gpu, f"res_{number:026d}", units, start, start + timedelta(hours=4))
         number += 1
 
 
-async def _insert(
-    system: System, rows: Iterator[tuple[int, str, datetime, datetime]], batches: int
-) -> float:
-    prepared = [list(zip(*islice(rows, BATCH), strict=True)) for _ in range(batches)]
+async def _insert(system: System, rows: Iterator[tuple[str, Row]], batches: int) -> float:
+    prepared = [list(islice(rows, BATCH)) for _ in range(batches)]
     started = time.perf_counter()
-    for gpus, units, starts, ends in prepared:
+    for batch in prepared:
+        gpus, reservations, units, starts, ends = zip(*(row for _, row in batch), strict=True)
         async with transaction(system.runtime.db) as connection:
             await connection.execute(
-                "INSERT INTO bare SELECT gpu, units::int4multirange, tstzrange(low, high)"
-                " FROM unnest(%s::int[], %s::text[], %s::timestamptz[], %s::timestamptz[])"
-                " AS new (gpu, units, low, high)",
-                [list(gpus), list(units), list(starts), list(ends)],
+                "INSERT INTO bare (tenant_id, pool_id, gpu_id, reservation_id, piece, device,"
+                " class, generation, units, during, planned, share_num, share_den)"
+                " SELECT 'root', %s, gpu, reservation, 0, 0, 'gpu.share', 1, units::int4multirange,"
+                " tstzrange(low, high), tstzrange(low, high), 1, 100"
+                " FROM unnest(%s::int[], %s::text[], %s::text[], %s::timestamptz[],"
+                " %s::timestamptz[]) AS new (gpu, reservation, units, low, high)",
+                [batch[0][0], *map(list, (gpus, reservations, units, starts, ends))],
             )
     return batches * BATCH / (time.perf_counter() - started)
