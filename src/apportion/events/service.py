@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from apportion.errors import InvalidInputError
 from apportion.store.batches import as_rows
-from apportion.store.connections import Connection
+from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 from apportion.tenants.service import Caller
@@ -85,20 +85,20 @@ async def list_events(
     Transactions commit out of order, so only what can no longer be overtaken is shown: events of
     transactions older than all that still run. A reader that keeps its position misses none.
     """
-    transaction, _, number = after.partition(".")
-    if not (_is_count(transaction) and _is_count(number)):
+    xid, _, number = after.partition(".")
+    if not (_is_count(xid) and _is_count(number)):
         raise InvalidInputError(
             "not a position in the events",
             field="cursor",
             given=after,
             allowed="the next_cursor of an earlier answer",
         )
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         cursor = await connection.execute(
             _QUERIES["list"],
             {
                 "tenant_id": caller.tenant_id,
-                "xid": transaction,
+                "xid": xid,
                 "id": int(number),
                 "limit": limit,
                 "subject": subject,

@@ -12,6 +12,7 @@ from typing import Final
 from apportion.bookings import service as bookings
 from apportion.errors import InvalidInputError
 from apportion.pools.service import gpu_models
+from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import Caller
 
@@ -44,7 +45,7 @@ async def usage(
     until = now if end is None else min(end, now)
     if end is not None and end <= start:
         raise InvalidInputError("must lie after the start", field="end", given=end.isoformat())
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         used = await bookings.usage(connection, caller.tenant_id, start, max(start, until))
         models = await gpu_models(connection, sorted({row["pool_id"] for row in used}))
     totals: dict[tuple[str, str], Fraction] = {}

@@ -12,7 +12,7 @@ from apportion.placement import AtomState, GpuState, NodeState
 from apportion.placement.selectors import GROUP_KEYS
 from apportion.quantities.shares import exact_text
 from apportion.quantities.units import from_multirange, to_multirange
-from apportion.store.connections import Connection
+from apportion.store.connections import Connection, transaction
 from apportion.store.errors import Violation, guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
@@ -150,7 +150,7 @@ async def list_gpus(
         "pool_id": pool_id,
         "node": node,
     }
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         cursor = await connection.execute(_QUERIES["list_gpus"], parameters)
         return [GpuView(**row) for row in await cursor.fetchall()]
 
@@ -178,7 +178,7 @@ async def list_atoms(
         "bookable": bookable,
         "profile": profile,
     }
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         cursor = await connection.execute(_QUERIES["list_atoms"], parameters)
         return [_atom_view(row) for row in await cursor.fetchall()]
 
@@ -224,7 +224,7 @@ async def _nodes(runtime: Runtime, caller: Caller, filters: Mapping[str, object]
         "name": None,
         "health": None,
     }
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         cursor = await connection.execute(
             _QUERIES["list_nodes"], {**everything, **filters, "tenant_id": caller.tenant_id}
         )

@@ -98,7 +98,7 @@ async def create_pool(runtime: Runtime, caller: Caller, request: PoolCreate) -> 
 
 async def get_pool(runtime: Runtime, caller: Caller, pool_id: str) -> PoolView:
     """Return one pool of the caller; NotFoundError for any other."""
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         return await _get(connection, caller, pool_id)
 
 
@@ -113,7 +113,7 @@ async def list_pools(
     sharing: str | None = None,
 ) -> list[PoolView]:
     """Return the caller's pools by id, one query whatever their number."""
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         return await _select(
             connection,
             caller,
@@ -126,7 +126,7 @@ async def list_sites(
 ) -> list[SiteView]:
     """Return the caller's sites by id."""
     parameters = {"tenant_id": caller.tenant_id, "after": after, "limit": limit}
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         cursor = await connection.execute(_QUERIES["list_sites"], parameters)
         return [SiteView(**row) for row in await cursor.fetchall()]
 
@@ -147,7 +147,7 @@ async def list_quotas(
         "limit": limit,
         "pool_id": pool_id,
     }
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         cursor = await connection.execute(_QUERIES["list_quotas"], parameters)
         return [_quota_view(caller, row["pool_id"], row) for row in await cursor.fetchall()]
 

@@ -128,7 +128,7 @@ class Reservations:
 
     async def get(self, caller: Caller, reservation_id: str) -> ReservationView:
         """Return one of the caller's reservations; NotFoundError for any other."""
-        async with self._runtime.db.connection() as connection:
+        async with transaction(self._runtime.db) as connection:
             row = await _find(connection, caller, reservation_id, "find")
             return (await _views(connection, [row]))[0]
 
@@ -136,7 +136,7 @@ class Reservations:
         self, caller: Caller, reservation_ids: Sequence[str]
     ) -> dict[str, ReservationView]:
         """Return those of some reservations that the caller has, by id."""
-        async with self._runtime.db.connection() as connection:
+        async with transaction(self._runtime.db) as connection:
             cursor = await connection.execute(
                 rows.QUERIES["find_many"],
                 {"tenant_id": caller.tenant_id, "ids": list(reservation_ids)},
@@ -163,13 +163,13 @@ class Reservations:
             "states": None if states is None else list(states),
             "name": name,
         }
-        async with self._runtime.db.connection() as connection:
+        async with transaction(self._runtime.db) as connection:
             cursor = await connection.execute(rows.QUERIES["list"], parameters)
             return await _views(connection, await cursor.fetchall())
 
     async def standing(self, caller: Caller) -> Standing:
         """Return how many of the caller's reservations live where, and why how many wait."""
-        async with self._runtime.db.connection() as connection:
+        async with transaction(self._runtime.db) as connection:
             cursor = await connection.execute(
                 rows.QUERIES["standing"], {"tenant_id": caller.tenant_id}
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from apportion.errors import UnauthenticatedError
-from apportion.store.connections import Connection
+from apportion.store.connections import Connection, transaction
 from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
@@ -44,7 +44,7 @@ async def authenticate(runtime: Runtime, token: str, request_id: str | None = No
 
     Raises UnauthenticatedError for an unknown, revoked or expired token, in one and the same words.
     """
-    async with runtime.db.connection() as connection:
+    async with transaction(runtime.db) as connection:
         cursor = await connection.execute(
             _QUERIES["find_token"], {"hash": hash_token(token), "now": runtime.now()}
         )
