@@ -9,8 +9,9 @@ before it (see `timeline`). What a refusal counts is kept by shape of node (see 
 from collections.abc import Iterable, Iterator
 
 from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.names import Names
 from apportion.placement.offers import HeldKey, Offer
-from apportion.placement.search import SearchExhaustedError, place_on
+from apportion.placement.search import STEPS_MAX, STEPS_MIN, SearchExhaustedError, place_on
 from apportion.placement.shapes import Shapes
 from apportion.placement.shelves import Shelves
 from apportion.placement.state import GpuState, Held, HostHeld, NodeState
@@ -29,6 +30,7 @@ class PoolIndex:
         self.freed = 0
         """Counts how often room was given back: a refusal stands while this stands still."""
         self._gpus: dict[int, tuple[NodeState, GpuState]] = {}
+        self._names = Names()
         self._shelves = Shelves()
         self._shapes = Shapes()
         self._timeline = Timeline()
@@ -49,6 +51,7 @@ class PoolIndex:
         self.remove_node(node.id)
         self.nodes[node.id] = node
         self._gpus.update((gpu.id, (node, gpu)) for gpu in node.gpus)
+        self._names.add(node)
         self._shelves.add(node)
         self._shapes.add(node)
         self._timeline.note(node)
@@ -63,6 +66,7 @@ class PoolIndex:
             return
         for gpu in node.gpus:
             del self._gpus[gpu.id]
+        self._names.remove(node)
         self._shelves.remove(node)
         self._shapes.remove(node)
         self._timeline.forget(node_id)
@@ -160,7 +164,7 @@ class PoolIndex:
                 continue
             seen.add(node.id)
             try:
-                offer = place_on(node, ask, start, end, now)
+                offer = place_on(node, ask, start, end, now, steps=_steps(len(cut)))
             except SearchExhaustedError:
                 cut.add(node.id)
                 continue
@@ -175,6 +179,10 @@ class PoolIndex:
 
     def _candidates(self, ask: Ask, start: int) -> Iterator[NodeState]:
         """Yield nodes that may have room, those first that have it in every window; some twice."""
+        named = self._names.named(ask)
+        if named is not None:
+            yield from (self.nodes[node_id] for node_id in named)
+            return
         if ask.devices:
             scarce = max(ask.devices, key=_scarcity)
             for node_id in self._shelves.candidates(scarce, ask.vcpu_milli):
@@ -199,6 +207,14 @@ class PoolIndex:
         if len(self._endings) > 2 * self._held + 64:
             nodes = self.nodes.values()
             self._endings.keep([each for node in nodes for each in _endings_of(node)])
+
+
+def _steps(cut: int) -> int:
+    """Return how many tries a node gets; each one that was cut short halves them for the next.
+
+    A fleet of like nodes would otherwise cost its size times the most that one node may.
+    """
+    return max(STEPS_MAX >> cut, STEPS_MIN)
 
 
 def _scarcity(device: DeviceAsk) -> tuple[int, int]:

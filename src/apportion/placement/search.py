@@ -18,6 +18,8 @@ from apportion.placement.state import SEATS, AtomState, GpuState, NodeState
 
 STEPS_MAX: Final = 20_000
 """Tries before a node is given up: different pieces on many GPUs are a packing problem."""
+STEPS_MIN: Final = 200
+"""Tries that a node gets even after many others were given up."""
 
 
 class SearchExhaustedError(Exception):
@@ -35,15 +37,17 @@ class _Bin:
     left: int
 
 
-def place_on(node: NodeState, ask: Ask, start: int, end: int, now: int) -> Offer | None:
+def place_on(
+    node: NodeState, ask: Ask, start: int, end: int, now: int, *, steps: int
+) -> Offer | None:
     """Place every piece of the ask on this node for [start, end), or return None.
 
-    Raises SearchExhaustedError after `STEPS_MAX` tries. The node is left as it was.
+    Raises SearchExhaustedError after ``steps`` tries. The node is left as it was.
     """
     if not node.healthy or not node.hosts(ask.vcpu_milli, ask.memory_mib, start, end):
         return None
     bins = _bins(node, ask, lambda gpu: _open(gpu, start, end))
-    chosen = _pack(ask, bins)
+    chosen = _pack(ask, bins, steps)
     return None if chosen is None else _offer(node, ask, chosen, (start, end, now))
 
 
@@ -55,7 +59,7 @@ def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
     """
     bins = _bins(node, ask, lambda gpu: _full(gpu) if gpu.bookable or not bookable else ())
     try:
-        return _pack(ask, bins) is not None
+        return _pack(ask, bins, STEPS_MAX) is not None
     except SearchExhaustedError:
         return True
 
@@ -106,7 +110,7 @@ def _full(gpu: GpuState) -> Iterator[_Bin]:
 # -------------------------------------------------------------------------------
 
 
-def _pack(ask: Ask, bins: list[_Bin]) -> list[tuple[int, _Bin]] | None:
+def _pack(ask: Ask, bins: list[_Bin], steps: int) -> list[tuple[int, _Bin]] | None:
     """Give each piece its bin, as (device, bin); None when there is no way."""
     fits = [
         [
@@ -118,18 +122,18 @@ def _pack(ask: Ask, bins: list[_Bin]) -> list[tuple[int, _Bin]] | None:
         ]
         for device in ask.devices
     ]
-    packing = _Packing(ask.devices, bins, fits)
-    if not packing.extend(0, 0):
+    chosen = _Packing(ask.devices, bins, fits).solve(steps)
+    if chosen is None:
         return None
-    pieces = zip(packing.pieces, packing.chosen, strict=True)
-    return sorted(((device, bins[at]) for device, at in pieces), key=lambda pair: pair[0])
+    return sorted(((device, bins[at]) for device, at in chosen), key=lambda pair: pair[0])
 
 
 class _Packing:
     """Depth-first search with the three cuts that keep it short.
 
     Pieces of one device ask are alike, so they take bins in one order only; of bins that are
-    alike the first stands for all; and a state that failed once is not entered again.
+    alike the first stands for all; and a state that failed once is not entered again. It keeps its
+    own stack: an ask may have more pieces than Python has frames.
     """
 
     def __init__(
@@ -146,52 +150,65 @@ class _Packing:
         for device, fitting in enumerate(fits):
             for at in fitting:
                 self.takers[at] |= 1 << device
-        self.chosen: list[int] = []
+        self.places: list[int] = []
+        """Of each piece placed so far, the position among the bins that fit its device."""
         self.failed: set[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = set()
-        self.steps = 0
 
-    def extend(self, number: int, first: int) -> bool:
-        """Place the pieces from ``number`` on, the next one at ``first`` or later in its bins."""
-        if number == len(self.pieces):
-            return True
-        if self.failed and self._state(number, first) in self.failed:
-            return False
-        tried: set[tuple[int, int, int]] = set()
-        device = self.pieces[number]
-        units = self.devices[device].units
-        fitting = self.fits[device]
-        for position in range(first, len(fitting)):
-            at = fitting[position]
-            alike = (self.units[at], self.holders[at], self.takers[at])
-            if alike[0] < units or alike[1] == 0 or alike in tried:
+    def solve(self, steps: int) -> list[tuple[int, int]] | None:
+        """Return (device, bin) of each piece, or None; at most ``steps`` bins are tried."""
+        levels = [self._options()]
+        while len(self.places) < len(self.pieces):
+            place = next(levels[-1], None)
+            if place is not None:
+                steps -= 1
+                if steps < 0:
+                    raise SearchExhaustedError
+                self._count(place, -1)
+                self.places.append(place)
+                levels.append(self._options())
                 continue
-            tried.add(alike)
-            if self._take(number, at, position):
-                return True
-        self.failed.add(self._state(number, first))
-        return False
+            levels.pop()
+            if not levels:
+                return None
+            self._count(self.places.pop(), 1)
+        pairs = zip(self.pieces, self.places, strict=True)
+        return [(device, self.fits[device][place]) for device, place in pairs]
 
-    def _take(self, number: int, at: int, position: int) -> bool:
-        self.steps += 1
-        if self.steps > STEPS_MAX:
-            raise SearchExhaustedError
+    def _options(self) -> Iterator[int]:
+        """Yield the places to try for the next piece, in a state that comes back with each try."""
+        number = len(self.places)
         device = self.pieces[number]
         units = self.devices[device].units
-        self.units[at] -= units
-        self.holders[at] -= 1
-        self.chosen.append(at)
-        again = number + 1 < len(self.pieces) and self.pieces[number + 1] == device
+        first = self._first(number)
+        if self.failed and self._state(first) in self.failed:
+            return
+        tried: set[tuple[int, int, int]] = set()
+        for place in range(first, len(self.fits[device])):
+            at = self.fits[device][place]
+            alike = (self.units[at], self.holders[at], self.takers[at])
+            if alike[0] >= units and alike[1] and alike not in tried:
+                tried.add(alike)
+                yield place
+        self.failed.add(self._state(first))
+
+    def _first(self, number: int) -> int:
+        """Return the first place for a piece: not before the one like it that came before."""
+        device = self.pieces[number]
+        if number == 0 or self.pieces[number - 1] != device:
+            return 0
         # Shares of one device ask lie on GPUs of their own.
         apart = 1 if self.devices[device].cls == "gpu.share" else 0
-        if self.extend(number + 1, position + apart if again else 0):
-            return True
-        self.units[at] += units
-        self.holders[at] += 1
-        self.chosen.pop()
-        return False
+        return self.places[-1] + apart
 
-    def _state(self, number: int, first: int) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-        return number, first, tuple(self.units), tuple(self.holders)
+    def _count(self, place: int, sign: int) -> None:
+        """Take the next piece from a bin (-1), or give it back (1)."""
+        device = self.pieces[len(self.places)]
+        at = self.fits[device][place]
+        self.units[at] += sign * self.devices[device].units
+        self.holders[at] += sign
+
+    def _state(self, first: int) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+        return len(self.places), first, tuple(self.units), tuple(self.holders)
 
 
 # -- what is answered

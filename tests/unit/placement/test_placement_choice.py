@@ -173,6 +173,22 @@ def test_all_48_seats_are_counted_at_each_instant_and_not_in_sum():
     assert isinstance(place(index, share(1), at=(4, 8)), Offer)
 
 
+def test_a_gpu_without_seats_does_not_keep_a_piece_from_the_next_gpu():
+    index = pool(node(1, shared(1), shared(2)))
+    for number in range(48):
+        book(index, 1, f"h{number}", (0, 4), 1 << number | 1 << (100 + number))
+    book(index, 1, "later", (6, 8), 1 | 1 << 100)
+    assert place(index, share(1), at=(3, 5)).pieces[0].gpu == 2
+
+
+def test_what_begins_when_the_window_ends_is_not_in_its_way():
+    index = pool(node(1, gpu(1)))
+    book(index, 1, "next", (1, 8), -1)
+    assert isinstance(place(index, slots(4), at=(0, 1)), Offer)
+    book(index, 1, "before", (0, 1), -1)
+    assert isinstance(place(index, slots(4), at=(8, 9)), Offer)
+
+
 def test_host_resources_are_counted_at_each_instant_of_the_window():
     index = pool(node(1, vcpu=8000, memory=64))
     book_host(index, 1, "early", (0, 4), vcpu=6000, memory=60)
@@ -199,6 +215,23 @@ def test_selectors_narrow_to_one_node_one_gpu_or_one_kind():
     assert place(index, slots(1, 1, one_of("numaNode", "1"))).pieces[0].gpu == 2
     assert place(index, slots(1, 1, one_of("gpuUuid", "GPU-1"))).pieces[0].gpu == 1
     assert isinstance(place(index, slots(3, 2, one_of("gpuIndex", "1"))), Verdict)
+
+
+def test_a_named_gpu_is_found_by_name_and_forgotten_with_its_node():
+    index = pool(*(node(at, gpu(at)) for at in (1, 2, 3)))
+    named = slots(1, 1, one_of("gpuUuid", "GPU-2", "GPU-9"))
+    assert place(index, named).node == 2
+    index.remove_node(2)
+    assert place(index, named).code == "selector_matches_nothing"
+    index.add_node(node(2, gpu(2)))
+    assert place(index, named).node == 2
+
+
+def test_more_pieces_than_python_has_frames_are_placed():
+    index = pool(node(1, *(gpu(at, ruler=48) for at in range(24))))
+    asked = [slots(1, 64, one_of("gpuIndex", *map(str, range(24)))) for _ in range(18)]
+    assert len(place(index, *asked).pieces) == 18 * 64
+    assert isinstance(place(index, *asked, slots(1)), Verdict)
 
 
 def test_a_selector_on_an_instance_sees_its_own_memory_and_its_gpus_model():

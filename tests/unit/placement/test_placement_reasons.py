@@ -18,6 +18,7 @@ from placement_builders import (
 )
 
 from apportion.placement import DeviceAsk, Reason, Verdict
+from apportion.placement.search import SearchExhaustedError
 from apportion.placement.verdicts import HELP, verdict
 
 
@@ -130,13 +131,29 @@ def test_counts_add_up_and_what_helps_first_comes_first():
 
 
 def test_a_search_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("apportion.placement.search.STEPS_MAX", 2)
+    monkeypatch.setattr("apportion.placement.index.STEPS_MAX", 2)
+    monkeypatch.setattr("apportion.placement.index.STEPS_MIN", 0)
     index = pool(node(1, gpu(1, ruler=5), gpu(2, ruler=5)), node(2, gpu(3, ruler=2)))
     answer = place(index, slots(2), slots(1, 2), slots(3))
     assert answer.reasons == (
         Reason("larger_than_any_node", 1),
         Reason("search_exhausted", 1),
     )
+
+
+def test_each_search_that_was_cut_short_leaves_the_next_node_half_the_tries(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    given = []
+
+    def cut_short(*_args, steps):
+        given.append(steps)
+        raise SearchExhaustedError
+
+    monkeypatch.setattr("apportion.placement.index.place_on", cut_short)
+    index = pool(*(node(at, gpu(at)) for at in range(9)))
+    assert place(index, slots(1)).code == "search_exhausted"
+    assert given == [20_000, 10_000, 5000, 2500, 1250, 625, 312, 200, 200]
 
 
 def test_every_reason_has_help_and_words():
