@@ -87,11 +87,12 @@ async def test_the_last_page_has_no_cursor_and_a_full_one_only_if_more_follow(st
 
 
 async def test_what_happens_while_a_list_is_read_neither_repeats_nor_hides_items(
-    stocked, with_client
+    stocked, with_client, clock
 ):
     def read(client):
         pool = stocked[0][0]
         first = client.list_reservations(limit=3)
+        clock.advance(seconds=1)
         client.create_reservation(ask(pool.id, device("gpu.mig"), duration="1h"))
         names = [each.id for each in first.all()]
         assert sorted(names) == sorted(each.id for each in stocked[2])
