@@ -10,7 +10,7 @@ from apportion.pools.schemas import QuotaSet
 from apportion.pools.service import create_pool, get_pool, set_quota
 from apportion.reservations.fleet import Fleet, micros
 from apportion.reservations.service import Reservations
-from apportion.store.connections import Pool, transaction
+from apportion.store.connections import Pool, open_pool, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import ROOT, Caller, ensure_root
 from apportion.testing.auditor import audit
@@ -115,6 +115,14 @@ def held_of(fleet):
             for gpu in node.gpus:
                 held |= {(pool_id, gpu.id, *key): each for key, each in gpu.held.items()}
     return held
+
+
+async def open_world(stack, template):
+    """Give a world on a database of its own, which goes with the stack."""
+    dsn = await stack.enter_async_context(template.clone())
+    world = World(await stack.enter_async_context(open_pool(dsn)))
+    await world.prepare()
+    return world
 
 
 @asynccontextmanager

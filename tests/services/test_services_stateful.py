@@ -5,6 +5,7 @@ counts by itself, at each instant, because slots and shares are interchangeable.
 """
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from hypothesis import settings
@@ -16,9 +17,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from services_world import World
+from services_world import open_world
 
-from apportion.store.connections import open_pool
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
 SEATS = 48
@@ -88,7 +88,7 @@ class Services(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.runner = asyncio.Runner()
-        self.stack = []
+        self.stack = AsyncExitStack()
         self.asked = {}
         self.cut = 0
         self.world = self.run(self.open())
@@ -96,14 +96,8 @@ class Services(RuleBasedStateMachine):
     def run(self, work):
         return self.runner.run(work)
 
-    async def enter(self, manager):
-        self.stack.append(manager)
-        return await manager.__aenter__()
-
     async def open(self):
-        dsn = await self.enter(self.template.clone())
-        world = World(await self.enter(open_pool(dsn)))
-        await world.prepare()
+        world = await open_world(self.stack, self.template)
         self.pools = {kind: await world.pool(request) for kind, request in KINDS.items()}
         for kind in ("whole", "slots", "shares"):
             model = KINDS[kind].gpu_model
@@ -116,11 +110,7 @@ class Services(RuleBasedStateMachine):
         return inventory("mig", gpu("H100", 0, *CUTS[self.cut], node="mig"), cpus=CPUS)
 
     def teardown(self):
-        async def close():
-            for manager in reversed(self.stack):
-                await manager.__aexit__(None, None, None)
-
-        self.run(close())
+        self.run(self.stack.aclose())
         self.runner.close()
 
     # -- the model ---------------------------------------------------------------------------------
