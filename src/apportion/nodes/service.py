@@ -236,7 +236,7 @@ def _gpu_state(rows: Sequence[Mapping[str, Any]]) -> GpuState:
     bookable = [row for row in rows if row["bookable"]]
     # A GPU that cannot be booked offers nothing, but what it has tells why an ask finds none.
     pieces = bookable or rows
-    shown = pieces[0]["attributes"]
+    shown = pieces[-1]["attributes"]
     # What MIG instances differ in stands on each of them.
     own = {"migProfile", "giId", "ciId", "migUuid", "slot"}
     if first["split"] == "mig":

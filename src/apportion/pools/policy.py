@@ -147,7 +147,9 @@ def _duration(policy: Mapping[str, Any], name: str, default: timedelta) -> timed
 
 
 def _ratio(value: Any, field_name: str) -> Decimal:
-    number = parse_number(value, field=field_name, allowed="a number above 0; 0.1 to 100 is used")
+    number = parse_number(
+        value, field=field_name, allowed="a number; what lies outside 0.1 to 100 is clamped"
+    )
     clamped = min(max(number, RATIO_MIN), RATIO_MAX)
     ratio = Decimal(clamped.numerator) / Decimal(clamped.denominator)
     if Fraction(ratio) != clamped:

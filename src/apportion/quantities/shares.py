@@ -154,7 +154,7 @@ def _why_not(text: str | None) -> str:
         (len(text) > _LONGEST, f"is longer than {_LONGEST} characters"),
         (text != text.strip() or " " in text, "has spaces"),
         (bare in {"nan", "inf", "infinity", "snan"}, "is not a finite number"),
-        (text[:1] == "-", "must be greater than 0"),
+        (text[:1] == "-", "must not be negative"),
         ("%" in text, "a percentage is not accepted: write 50% as 0.5"),
         ("," in text, "a decimal comma is not accepted: write 0,5 as 0.5"),
         ("/" in text and re.fullmatch(_RATIO, text), "a denominator of 0 has no value"),
