@@ -155,6 +155,24 @@ def test_a_taken_port_is_said_by_name_and_exits_1(open_path):
     assert "Traceback" not in refused.stderr
 
 
+def test_a_server_listens_on_ipv6_too(open_path):
+    with serving(open_path, "--no-demo", "--host", "::1") as (_, url):
+        assert url.startswith("http://[::1]:")
+        assert get(f"{url}/readyz") == 200
+
+
+def test_a_host_that_is_none_is_bad_input(open_path):
+    refused = subprocess.run(
+        [*COMMAND, "--state", str(open_path), "--host", "no.such.host.invalid", "--no-demo"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert refused.returncode == 2
+    assert "host: is no address of this machine" in refused.stderr
+
+
 def test_a_second_server_on_the_same_state_is_refused_by_name(open_path):
     with serving(open_path, "--no-demo"):
         refused = subprocess.run(

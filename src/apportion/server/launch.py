@@ -14,7 +14,7 @@ from typing import Any
 
 import uvicorn
 
-from apportion.errors import UnavailableError
+from apportion.errors import InvalidInputError, UnavailableError
 from apportion.server.app import create_app
 from apportion.server.system import System, running
 
@@ -46,7 +46,7 @@ async def up(
             running(state, database_url=database_url, pool_size=pool_size) as system,
             _serving(system, listener, stop),
         ):
-            url = "http://{}:{}".format(*listener.getsockname()[:2])
+            url = _url(*listener.getsockname()[:2])
             work = asyncio.create_task(started(system, url))
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -88,9 +88,20 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), backlog=512)
+        socket.getaddrinfo(host, port, family)
+    except socket.gaierror as error:
+        raise InvalidInputError(
+            "is no address of this machine", field="host", given=host
+        ) from error
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=512)
     except OSError as error:
         raise UnavailableError(
             f"cannot listen there: {os.strerror(error.errno or 0)}",
