@@ -157,6 +157,9 @@ async def test_a_lost_answer_to_a_commit_leaves_the_picture_as_the_database_is(
             yield connection
             if not committed:
                 await connection.close()
+        # Before the answer is missed, others here have read what was committed.
+        async with world.db.connection() as other:
+            await world.reservations.fleet.sync(other, [pool.id], world.clock())
         raise OperationalError("the server closed the connection unexpectedly")
 
     request = ask(pool.id, device("gpu.slot"), start=MONDAY + HOUR, duration="1h", key="lost")

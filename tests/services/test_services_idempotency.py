@@ -91,6 +91,14 @@ async def test_twins_at_once_are_one_reservation(world, processes: int, vcpu: in
     world.reservations = services[0]
 
 
+async def test_twins_do_not_stand_in_each_others_way(world):
+    pool = await exclusive(world, gpus=1)
+    await world.reservations.lifecycle.advance()
+    request = ask(pool.id, device(), key="k")
+    views = await asyncio.gather(*(world.create(request) for _ in range(8)))
+    assert {view.state for view in views} == {"active"}
+
+
 async def test_a_refused_ask_keeps_no_key(world):
     pool = await exclusive(world)
     await world.quota(pool, "gpu", 0)

@@ -159,17 +159,23 @@ async def test_a_quota_that_holds_one_of_two_candidates_back_is_news_when_it_is_
     assert (view.state, view.pool_id) == ("active", poor.id)
 
 
-async def test_sixteen_that_race_for_ten_units_get_ten(world):
-    pool = await shared(world, **{"gpu.share": 10})
-    services = [Reservations(world.runtime) for _ in range(16)]
-    request = ask(pool.id, device("gpu.share"))
+async def test_sixteen_that_race_for_a_quota_of_ten_get_ten(world):
+    """Each on a GPU of its own, so that nothing but the quota is in the way."""
+    gpus = [gpu("H100", index) for index in range(16)]
+    pool = await world.pool(pool_of("H100", quota={"gpu": 10}), inventory("n1", *gpus))
     outcomes = await asyncio.gather(
-        *(service.create(world.caller, request) for service in services), return_exceptions=True
+        *(
+            Reservations(world.runtime).create(
+                world.caller, ask(pool.id, device(where=[("gpuUuid", "In", [each.uuid])]))
+            )
+            for each in gpus
+        ),
+        return_exceptions=True,
     )
     refused = [each for each in outcomes if isinstance(each, Exception)]
     assert len(refused) == 6
     assert {type(each) for each in refused} == {QuotaExceededError}
-    assert await world.used(pool) == {"gpu.share": 10}
+    assert await world.used(pool) == {"gpu": 10}
 
 
 async def test_giving_back_needs_no_row(world):
