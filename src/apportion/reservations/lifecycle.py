@@ -67,19 +67,17 @@ class Lifecycle:
         stale = {pool for pool, standing in standings.items() if self._tried.get(pool) == standing}
         placed = 0
         after: tuple[datetime, str] = (_DAWN, "")
-        while found := await self._pending(after, now):
+        while found := await self._pending(after, stale, now):
             after = (found[-1]["created_at"], found[-1]["id"])
-            placed += await self._try([draft_of(row) for row in found], stale)
+            placed += await self._try([draft_of(row) for row in found])
         # Only now: had a try failed on the way, the next tick would have to make up for it.
         self._tried.update(standings)
         return placed
 
-    async def _try(self, drafts: Sequence[Draft], stale: set[str]) -> int:
+    async def _try(self, drafts: Sequence[Draft]) -> int:
         by_tenant: dict[str, list[Draft]] = {}
         for draft in drafts:
-            # A quota that was raised leaves no trace in the pictures: what waits for one is tried.
-            if "quota" in draft.reason or not stale.issuperset(draft.candidates):
-                by_tenant.setdefault(draft.tenant_id, []).append(draft)
+            by_tenant.setdefault(draft.tenant_id, []).append(draft)
         placed = 0
         for tenant_id, asking in by_tenant.items():
             caller = Caller(tenant_id, SYSTEM.actor)
@@ -90,12 +88,18 @@ class Lifecycle:
             placed += sum(isinstance(each, Placed) for each in decisions.values())
         return placed
 
-    async def _pending(self, after: tuple[datetime, str], now: datetime) -> list[dict[str, Any]]:
+    async def _pending(
+        self, after: tuple[datetime, str], stale: set[str], now: datetime
+    ) -> list[dict[str, Any]]:
+        parameters = {
+            "after": after[0],
+            "after_id": after[1],
+            "stale": sorted(stale),
+            "now": now,
+            "limit": BATCH,
+        }
         async with transaction(self._runtime.db) as connection:
-            cursor = await connection.execute(
-                rows.QUERIES["pending"],
-                {"after": after[0], "after_id": after[1], "now": now, "limit": BATCH},
-            )
+            cursor = await connection.execute(rows.QUERIES["pending"], parameters)
             return await cursor.fetchall()
 
     async def _start(self, connection: Connection) -> int:

@@ -79,11 +79,14 @@ WHERE tenant_id = %(tenant_id)s AND state IN ('pending', 'placed', 'active', 'en
 GROUP BY 1, 2, 3;
 
 -- name: pending
--- Those that may still be placed; what has waited too long is about to fail.
+-- Those that may be placed now: what has waited too long is about to fail, and where nothing was given
+-- back nobody finds room. A quota that was raised leaves no trace in the pictures, so what waits for
+-- one is always among them.
 SELECT *
 FROM reservations
 WHERE state = 'pending' AND (created_at, id) > (%(after)s::timestamptz, %(after_id)s)
     AND pending_until > %(now)s AND (asked_start IS NULL OR asked_start >= %(now)s)
+    AND (reason ? 'quota' OR NOT candidates <@ %(stale)s::text[])
 ORDER BY created_at, id
 LIMIT %(limit)s;
 
