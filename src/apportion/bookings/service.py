@@ -1,7 +1,7 @@
 """Writing and reading bookings of GPU units and of host resources.
 
-Everything here runs in the caller's transaction. The order of locks is the same everywhere: nodes,
-bookings by (GPU, units), and last, elsewhere, quotas.
+Everything here runs in the caller's transaction. The order of locks is the same everywhere: turns,
+nodes, GPUs, bookings by (GPU, units), and last, elsewhere, quotas.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -87,27 +87,27 @@ class Reservations:
         hashes = [request_hash(request) for request in requests]
         pool_ids = sorted({pool for each in requests for pool in _named(each)})
         async with transaction(self._runtime.db) as connection:
-            stored = await rows.hashes(connection, keyed)
             pools = await find_records(connection, caller, pool_ids)
-        outcomes: list[str | ApportionError] = list(ids)
         drafts: dict[str, Draft] = {}
+        refused: dict[int, ApportionError] = {}
         for at, request in enumerate(requests):
-            own_id, own_hash = ids[at], hashes[at]
-            # First of all, because the same ask may be refused by now: its window may have begun.
-            if own_id in stored or own_id in drafts:
+            if ids[at] in drafts:
                 continue
             try:
-                drafts[own_id] = self._draft(caller, request, pools, own_id, own_hash)
+                drafts[ids[at]] = self._draft(caller, request, pools, ids[at], hashes[at])
             except ApportionError as error:
-                outcomes[at] = error
+                refused[at] = error
         decided = await self._place_once(caller, list(drafts.values()), pools)
-        stored |= {each.id: each.request_hash for each in drafts.values()}
-        # None: somebody with the same key was faster, and may have asked for something else.
-        stored |= await self._hashes([each for each, it in decided.items() if it is None])
-        for at, outcome in enumerate(outcomes):
-            if isinstance(outcome, str):
-                outcomes[at] = _answer(outcome, decided.get(outcome), stored[outcome], hashes[at])
-        return outcomes
+        # A retry gets its answer also where the same ask is refused by now: its window has begun.
+        again = {ids[at] for at in refused} & set(keyed)
+        stored = await self._hashes([*again, *(each for each in decided if decided[each] is None)])
+        asked = {each.id: each.request_hash for each in drafts.values()} | stored
+        return [
+            refused[at]
+            if at in refused and own_id not in stored
+            else _answer(own_id, decided.get(own_id), asked[own_id], hashes[at])
+            for at, own_id in enumerate(ids)
+        ]
 
     @asynccontextmanager
     async def _alone(self, ids: Collection[str]) -> AsyncGenerator[None]:
