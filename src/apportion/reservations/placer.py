@@ -157,14 +157,16 @@ class Placer:
     ) -> None:
         placed = [each for each in kept if isinstance(each, Placed)]
         waiting = [each for each in kept if isinstance(each, Waiting)]
-        await rows.write(connection, placed, waiting, now)
         charges: dict[QuotaKey, Decimal] = {}
         for each in placed:
             for resource, amount in each.draft.charges.items():
                 key = (each.draft.tenant_id, each.pool.id, resource)
                 charges[key] = charges.get(key, Decimal(0)) + amount
-        await charge(connection, charges)
-        await rows.tell(connection, caller, now, placed, waiting)
+        # In one go: the database writes reservations while we still put events into words.
+        async with connection.pipeline():
+            await rows.write(connection, placed, waiting, now)
+            await rows.tell(connection, caller, now, placed, waiting)
+            await charge(connection, charges)
 
 
 def _decide(current: _Try, drafts: Sequence[Draft]) -> list[Decision]:
