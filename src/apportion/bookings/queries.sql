@@ -62,53 +62,17 @@ FROM json_to_recordset(%(rows)s::json) AS new (
     starts timestamptz, ends timestamptz
 );
 
--- name: overfull_nodes
--- The peak of what is booked at one instant, against what the node has. What ends is gone before what
--- begins at the same instant arrives: windows are half-open.
-WITH changes AS (
-    SELECT node_id, lower(during) AS at, 1 AS kind, vcpu_milli AS vcpu, memory_mib AS memory
-    FROM host_bookings
-    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s)
-    UNION ALL
-    SELECT node_id, coalesce(upper(during), 'infinity'), 0, -vcpu_milli, -memory_mib
-    FROM host_bookings
-    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s)
-), levels AS (
-    SELECT
-        node_id,
-        sum(vcpu) OVER moment AS vcpu,
-        sum(memory) OVER moment AS memory
-    FROM changes
-    WINDOW moment AS (PARTITION BY node_id ORDER BY at, kind ROWS UNBOUNDED PRECEDING)
-), peaks AS (
-    SELECT node_id, max(vcpu) AS vcpu, max(memory) AS memory FROM levels GROUP BY node_id
-)
-SELECT node_id
-FROM peaks
-WHERE vcpu > coalesce(
-        (
-            SELECT capacity FROM node_resources
-            WHERE node_resources.node_id = peaks.node_id AND resource = 'vcpu'
-        ),
-        0
-    )
-    OR memory > coalesce(
-        (
-            SELECT capacity FROM node_resources
-            WHERE node_resources.node_id = peaks.node_id AND resource = 'memoryGiB'
-        ),
-        0
-    );
-
 -- name: host_peaks
+-- The most that is booked of each node at one instant of a window, and what the node has. What ends is
+-- gone before what begins at the same instant arrives: windows are half-open.
 WITH changes AS (
     SELECT node_id, lower(during) AS at, 1 AS kind, vcpu_milli AS vcpu, memory_mib AS memory
     FROM host_bookings
-    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL)
+    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s::timestamptz)
     UNION ALL
     SELECT node_id, coalesce(upper(during), 'infinity'), 0, -vcpu_milli, -memory_mib
     FROM host_bookings
-    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL)
+    WHERE node_id = ANY (%(ids)s) AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s::timestamptz)
 ), levels AS (
     SELECT
         node_id,
@@ -117,9 +81,18 @@ WITH changes AS (
     FROM changes
     WINDOW moment AS (PARTITION BY node_id ORDER BY at, kind ROWS UNBOUNDED PRECEDING)
 )
-SELECT node_id, max(vcpu)::bigint AS vcpu, max(memory)::bigint AS memory
+SELECT
+    levels.node_id,
+    max(levels.vcpu)::bigint AS vcpu,
+    max(levels.memory)::bigint AS memory,
+    coalesce(max(has_vcpu.capacity), 0) AS vcpu_capacity,
+    coalesce(max(has_memory.capacity), 0) AS memory_capacity
 FROM levels
-GROUP BY node_id;
+LEFT JOIN node_resources AS has_vcpu
+    ON has_vcpu.node_id = levels.node_id AND has_vcpu.resource = 'vcpu'
+LEFT JOIN node_resources AS has_memory
+    ON has_memory.node_id = levels.node_id AND has_memory.resource = 'memoryGiB'
+GROUP BY levels.node_id;
 
 -- name: withdraw
 -- Our own rows alone: a twin with the same key may have committed the reservation meanwhile.

@@ -211,15 +211,17 @@ async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]
         for b in bookings
     ]
     await connection.execute(_QUERIES["insert_host"], {"rows": as_rows(rows)})
-    cursor = await connection.execute(
-        _QUERIES["overfull_nodes"],
-        {
-            "ids": nodes,
-            "start": min(booking.start for booking in bookings),
-            "end": max(booking.end for booking in bookings),
-        },
+    peaks = await _host_peaks(
+        connection,
+        nodes,
+        min(booking.start for booking in bookings),
+        max(booking.end for booking in bookings),
     )
-    return {row["node_id"] for row in await cursor.fetchall()}
+    return {
+        row["node_id"]
+        for row in peaks
+        if row["vcpu"] > row["vcpu_capacity"] or row["memory"] > row["memory_capacity"]
+    }
 
 
 async def withdraw(connection: Connection, reservation_ids: Collection[str]) -> None:
@@ -291,8 +293,16 @@ async def host_peaks(
     connection: Connection, node_ids: Sequence[int], now: datetime
 ) -> dict[int, tuple[int, int]]:
     """Return the most (vcpu in thousandths, memory in MiB) booked at one instant from now on."""
-    cursor = await connection.execute(_QUERIES["host_peaks"], {"ids": list(node_ids), "now": now})
-    return {row["node_id"]: (row["vcpu"], row["memory"]) for row in await cursor.fetchall()}
+    peaks = await _host_peaks(connection, node_ids, now, None)
+    return {row["node_id"]: (row["vcpu"], row["memory"]) for row in peaks}
+
+
+async def _host_peaks(
+    connection: Connection, node_ids: Sequence[int], start: datetime, end: datetime | None
+) -> list[dict[str, Any]]:
+    parameters = {"ids": list(node_ids), "start": start, "end": end}
+    cursor = await connection.execute(_QUERIES["host_peaks"], parameters)
+    return await cursor.fetchall()
 
 
 async def booked_atoms(connection: Connection, atom_ids: Sequence[int], now: datetime) -> set[int]:

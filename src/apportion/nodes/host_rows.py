@@ -8,7 +8,7 @@ from typing import Final
 from apportion.bookings import service as bookings
 from apportion.nodes.derived import Derived, NodeRows
 from apportion.nodes.schemas import Inventory
-from apportion.pools.policy import PoolPolicy
+from apportion.pools.policy import HUGEPAGE_SIZES_MIB, PoolPolicy
 from apportion.pools.service import PoolRecord
 from apportion.store.connections import Connection
 from apportion.store.sql import load
@@ -56,7 +56,7 @@ def _resources(
         "2Mi": document.host.hugepages.size_2mi,
         "1Gi": document.host.hugepages.size_1gi,
     }
-    pages_mib = pages.get("2Mi", 0) * 2 + pages.get("1Gi", 0) * 1024
+    pages_mib = sum(count * HUGEPAGE_SIZES_MIB[size] for size, count in pages.items())
     vcpu = max(0, document.host.logical_cpus * 1000 - policy.reserve_vcpu_milli)
     memory = max(0, document.host.memory_mib - pages_mib - policy.reserve_memory_mib)
     rows: list[tuple[int, str, int, Decimal, int]] = []

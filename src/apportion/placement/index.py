@@ -72,11 +72,6 @@ class PoolIndex:
         self._timeline.forget(node_id)
         self._held -= sum(1 for _ in _endings_of(node))
 
-    def node_of(self, gpu_id: int) -> NodeState | None:
-        """Return the node of a GPU of this pool."""
-        found = self._gpus.get(gpu_id)
-        return None if found is None else found[0]
-
     # -- what is held ------------------------------------------------------------------------------
 
     def book(self, gpu_id: int, key: HeldKey, held: Held) -> None:

@@ -48,11 +48,6 @@ class PoolPolicy:
         """Return the overcommit ratio of ``vcpu`` or ``memoryGiB``; 1 where none is set."""
         return self.ratios.get(resource, Decimal(1))
 
-    @property
-    def hugepages_mib(self) -> int:
-        """Memory that huge pages take off what may be booked."""
-        return sum(count * HUGEPAGE_SIZES_MIB[size] for size, count in self.hugepages.items())
-
 
 def mps_units(replicas: int) -> int:
     """Return one slot's part of a GPU's 100 MPS units; what is left over is nobody's."""

@@ -6,7 +6,7 @@ bits set, written ``{[0,)}``, so that it clashes with any booking of the GPU.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 WHOLE: Final = -1
@@ -39,14 +39,6 @@ def bits(mask: int) -> Iterator[int]:
     """Yield the units of a finite mask, lowest first."""
     for low, high in ranges(mask):
         yield from range(low, high)
-
-
-def from_bits(units: Iterable[int]) -> int:
-    """Return the mask that holds exactly the given units."""
-    mask = 0
-    for unit in units:
-        mask |= 1 << unit
-    return mask
 
 
 def lowest(mask: int, count: int) -> int:
