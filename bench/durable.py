@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
+from apportion.authority.service import ROOT, Caller
 from apportion.errors import ApportionError
 from apportion.nodes.schemas import GpuReport, HostReport, Inventory
 from apportion.nodes.service import import_inventories
@@ -23,7 +24,6 @@ from apportion.pools.service import create_pool
 from apportion.reservations.schemas import DeviceRequest, ReservationCreate
 from apportion.server.system import System, running
 from apportion.store.connections import transaction
-from apportion.tenants.service import ROOT, Caller
 
 BATCH = 200
 ROUNDS = 5

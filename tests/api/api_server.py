@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import uvicorn
 
+from apportion.authority.service import ROOT, ensure_root, issue_token
 from apportion.nodes.service import sync_placements
 from apportion.reservations.service import Reservations
 from apportion.server.app import create_app
 from apportion.server.launch import _listen
 from apportion.store.connections import open_pool, transaction
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import ROOT, ensure_root, issue_token
+from apportion.testing.builders import KEY
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class _Serving(threading.Thread):
 
     async def _serve(self) -> None:
         async with open_pool(self._dsn) as db:
-            runtime = Runtime(db)
+            runtime = Runtime(db, key=KEY)
             async with transaction(db) as connection:
                 await ensure_root(runtime, connection)
                 await sync_placements(connection)
-                token = await issue_token(runtime, connection, tenant_id=ROOT, name="test")
+                token = (await issue_token(runtime, connection, tenant_id=ROOT, name="test")).token
             app = create_app(runtime, Reservations(runtime), ready=lambda: True)
             with _listen("127.0.0.1", 0) as listener:
                 server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))

@@ -7,14 +7,14 @@ import httpx2
 import pytest
 from anyio.from_thread import run as in_loop
 
+from apportion.authority.service import ROOT, ensure_root, issue_token
 from apportion.client import Client
 from apportion.nodes.service import sync_placements
 from apportion.reservations.service import Reservations
 from apportion.server.app import create_app
 from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import ROOT, ensure_root, issue_token
-from apportion.testing.builders import Clock
+from apportion.testing.builders import KEY, Clock
 
 BASE = "http://test"
 
@@ -26,7 +26,7 @@ def clock():
 
 @pytest.fixture
 async def runtime(db, clock):
-    runtime = Runtime(db, clock)
+    runtime = Runtime(db, clock, key=KEY)
     async with transaction(db) as connection:
         await ensure_root(runtime, connection)
         await sync_placements(connection)
@@ -36,7 +36,7 @@ async def runtime(db, clock):
 @pytest.fixture
 async def token(runtime):
     async with transaction(runtime.db) as connection:
-        return await issue_token(runtime, connection, tenant_id=ROOT, name="test")
+        return (await issue_token(runtime, connection, tenant_id=ROOT, name="test")).token
 
 
 @pytest.fixture

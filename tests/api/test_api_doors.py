@@ -5,15 +5,16 @@ import json
 import httpx2
 import pytest
 
+from apportion.authority.service import issue_token
 from apportion.doors.rights import PUBLIC, RIGHTS, right_of
 from apportion.errors import ApportionError, UnavailableError
 from apportion.server.app import create_app
 from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import issue_token
+from apportion.testing.builders import KEY
 
 pytestmark = pytest.mark.anyio
-DOCUMENT = create_app(Runtime(None), None, ready=lambda: True).openapi()
+DOCUMENT = create_app(Runtime(None, key=KEY), None, ready=lambda: True).openapi()
 OPERATIONS = [
     (method, path, operation)
     for path, methods in DOCUMENT["paths"].items()
@@ -92,7 +93,7 @@ async def test_an_expired_and_a_revoked_token_are_401_in_the_same_words(http, ru
 async def test_another_tenant_than_root_may_do_nothing_yet(http, runtime):
     async with transaction(runtime.db) as connection:
         await connection.execute("INSERT INTO tenants VALUES ('acme', 'Acme', now())")
-        token = await issue_token(runtime, connection, tenant_id="acme", name="t")
+        token = (await issue_token(runtime, connection, tenant_id="acme", name="t")).token
     http.headers["Authorization"] = f"Bearer {token}"
     told = problem(await http.get("/v1/pools"), 403, "FORBIDDEN")
     assert told["details"] == {"right": "compute:pools:read"}

@@ -4,9 +4,10 @@ import pytest
 
 from apportion.server.app import create_app
 from apportion.store.runtime import Runtime
+from apportion.testing.builders import KEY
 
 pytestmark = pytest.mark.anyio
-DOCUMENT = create_app(Runtime(None), None, ready=lambda: True).openapi()
+DOCUMENT = create_app(Runtime(None, key=KEY), None, ready=lambda: True).openapi()
 SCHEMAS = DOCUMENT["components"]["schemas"]
 WITH_BODY = {
     operation["operationId"]: (method, path, operation)

@@ -7,8 +7,9 @@ import sys
 from apportion.client import Client
 from apportion.server.app import create_app
 from apportion.store.runtime import Runtime
+from apportion.testing.builders import KEY
 
-DOCUMENT = create_app(Runtime(None), None, ready=lambda: True).openapi()
+DOCUMENT = create_app(Runtime(None, key=KEY), None, ready=lambda: True).openapi()
 OPERATIONS = {
     operation["operationId"]: operation
     for path in DOCUMENT["paths"].values()

@@ -16,9 +16,9 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from apportion.client import Client
 from apportion.server.app import create_app
 from apportion.store.runtime import Runtime
-from apportion.testing.builders import ask, device, gpu, inventory, pool_of
+from apportion.testing.builders import KEY, ask, device, gpu, inventory, pool_of
 
-DOCUMENT = create_app(Runtime(None), None, ready=lambda: True).openapi()
+DOCUMENT = create_app(Runtime(None, key=KEY), None, ready=lambda: True).openapi()
 
 
 def load():

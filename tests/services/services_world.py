@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from apportion.authority.service import ROOT, Caller, ensure_root
 from apportion.metering.service import usage
 from apportion.nodes.service import import_inventories, list_atoms, sync_placements
 from apportion.pools.schemas import QuotaSet
@@ -12,9 +13,8 @@ from apportion.reservations.fleet import Fleet, micros
 from apportion.reservations.service import Reservations
 from apportion.store.connections import Pool, open_pool, transaction
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import ROOT, Caller, ensure_root
 from apportion.testing.auditor import audit
-from apportion.testing.builders import MONDAY, Clock
+from apportion.testing.builders import KEY, MONDAY, Clock
 
 CALLER = Caller(ROOT, "tok_test")
 
@@ -26,7 +26,7 @@ class World:
     caller: Caller = CALLER
 
     def __post_init__(self):
-        self.runtime = Runtime(self.db, self.clock)
+        self.runtime = Runtime(self.db, self.clock, key=KEY)
         self.restart()
 
     def restart(self):

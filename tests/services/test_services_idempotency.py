@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
+from apportion.authority.service import Caller
 from apportion.errors import ConflictError, InvalidInputError, QuotaExceededError
 from apportion.pools.service import create_pool, list_pools
 from apportion.reservations.service import Reservations
-from apportion.tenants.service import Caller
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio

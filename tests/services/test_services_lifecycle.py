@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError, NotFoundError
 from apportion.events.service import list_events
-from apportion.tenants.service import Caller
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio

@@ -10,13 +10,24 @@ pytestmark = pytest.mark.anyio
 
 DAY = "2026-03-01 00:00+00"
 ROWS = {
-    "tenants": {"id": "root", "name": "Root", "created_at": DAY},
-    "tokens": {"id": "tok", "tenant_id": "root", "name": "t", "hash": b"h" * 32, "created_at": DAY},
+    "tenants": {"id": "root", "ancestors": ["root"], "name": "Root", "created_at": DAY},
+    "tokens": {
+        "id": "tok",
+        "tenant_id": "root",
+        "name": "t",
+        "role": "owner",
+        "actions": ["*"],
+        "hash": b"h" * 32,
+        "key_id": "k",
+        "created_by": "system",
+        "created_at": DAY,
+    },
     "sites": {
         "id": "site_1",
         "tenant_id": "root",
         "name": "main",
         "region": "local",
+        "kind": "shared",
         "created_at": DAY,
     },
     "pools": {

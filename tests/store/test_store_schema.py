@@ -16,12 +16,13 @@ VIEWS = """
         AND oid NOT IN (SELECT objid FROM extensions)
 """
 # What PostgreSQL itself says about it: name and definition of every thing.
+# Not the order of columns: one that is added comes last, and no statement of ours depends on it.
 CATALOG = {
     "relation": """
         SELECT relname, concat_ws(' ', relkind, relpersistence, relrowsecurity, reloptions, relacl)
         FROM ours""",
     "column": """
-        SELECT relname || '.' || attname, concat_ws(' ', attnum, format_type(atttypid, atttypmod),
+        SELECT relname || '.' || attname, concat_ws(' ', format_type(atttypid, atttypmod),
             attnotnull, attidentity, attgenerated, attcollation::regcollation, attstorage,
             pg_get_expr(adbin, adrelid))
         FROM ours JOIN pg_attribute ON attrelid = ours.oid AND attnum > 0

@@ -96,4 +96,4 @@ def _row(event: "EventView") -> Sequence[object]:
     facts = json.dumps(event.data, ensure_ascii=False, separators=(", ", ": "))
     if len(facts) > _FACTS_WIDTH:
         facts = facts[: _FACTS_WIDTH - 1] + "…"
-    return short_time(event.occurred_at), event.type, event.subject, facts
+    return short_time(event.time), event.type, event.subject, facts

@@ -96,9 +96,9 @@ def column_widths(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> l
     return [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
 
 
-def amount_text(value: Decimal | str) -> str:
-    """Write an exact amount without zeros that say nothing: ``64`` for 64.0000000000."""
-    return f"{value.normalize():f}" if isinstance(value, Decimal) else value
+def amount_text(value: int | str) -> str:
+    """Write an exact amount as the API gives it."""
+    return str(value)
 
 
 def wants_colour(stream: TextIO | None = None) -> bool:

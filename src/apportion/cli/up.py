@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
             host=settings.host,
             port=settings.port,
             database_url=settings.database_url,
+            key_file=settings.key_file,
             pool_size=settings.pool_size,
             started=started,
             once=args.once,
@@ -67,9 +68,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _demo(system: "System") -> None:
+    from apportion.authority.service import ROOT, Caller
     from apportion.demo import job
     from apportion.demo.summary import summarize
-    from apportion.tenants.service import ROOT, Caller
 
     caller = Caller(ROOT, "demo")
     work = await job.run(system.runtime, system.reservations, caller, _Bar().show)

@@ -10,6 +10,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Final
 
+from apportion.authority.service import Caller
 from apportion.demo import mig, trace
 from apportion.errors import ApportionError
 from apportion.nodes.service import import_inventories, list_nodes
@@ -19,7 +20,6 @@ from apportion.quantities.ids import derive_id
 from apportion.reservations.schemas import ReservationCreate
 from apportion.reservations.service import Reservations
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import Caller
 
 BATCH: Final = 200
 """Tasks placed in one transaction."""

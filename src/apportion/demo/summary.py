@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.demo import mig
 from apportion.nodes.schemas import AtomView, GpuView
@@ -12,7 +13,6 @@ from apportion.pools.service import list_pools
 from apportion.quantities.units import from_multirange
 from apportion.reservations.service import Reservations
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import Caller
 
 
 @dataclass(frozen=True, slots=True)

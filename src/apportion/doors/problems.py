@@ -10,9 +10,9 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 import structlog
-from pydantic import BaseModel
 from starlette.responses import Response
 
+from apportion.doors.schemas import Problem
 from apportion.errors import ApportionError, InvalidInputError
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -38,22 +38,6 @@ _SHOWN_MAX: Final = 200
 """The most characters of what was given that are sent back."""
 
 _log: Final = structlog.get_logger()
-
-
-class Problem(BaseModel):
-    """What went wrong: for a program (``code``, ``field``), for a person (``detail``, ``hint``)."""
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    code: str
-    detail: str
-    field: str | None = None
-    given: Any = None
-    allowed: str | None = None
-    hint: str | None = None
-    details: dict[str, Any] = {}
-    request_id: str | None = None
 
 
 class RefusedRequestError(InvalidInputError):

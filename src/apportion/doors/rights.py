@@ -3,14 +3,39 @@
 from collections.abc import Mapping
 from typing import Final
 
-from apportion.errors import ForbiddenError
-from apportion.tenants.service import ROOT, Caller
-
 RIGHTS: Final[Mapping[str, str]] = {
+    "get_caller": "compute:caller:read",
+    "create_tenant": "compute:tenants:create",
+    "list_tenants": "compute:tenants:read",
+    "get_tenant": "compute:tenants:read",
+    "update_tenant": "compute:tenants:manage",
+    "delete_tenant": "compute:tenants:delete",
+    "create_token": "compute:tokens:create",
+    "list_tokens": "compute:tokens:read",
+    "get_token": "compute:tokens:read",
+    "rotate_token": "compute:tokens:manage",
+    "revoke_token": "compute:tokens:manage",
+    "create_policy": "compute:policies:manage",
+    "list_policies": "compute:policies:read",
+    "get_policy": "compute:policies:read",
+    "update_policy": "compute:policies:manage",
+    "delete_policy": "compute:policies:manage",
+    "check_policy": "compute:policies:check",
+    "list_roles": "compute:policies:read",
+    "create_site": "compute:sites:create",
     "list_sites": "compute:sites:read",
+    "get_site": "compute:sites:read",
+    "update_site": "compute:sites:manage",
+    "delete_site": "compute:sites:manage",
     "create_pool": "compute:pools:create",
+    "validate_pool": "compute:pools:validate",
     "list_pools": "compute:pools:read",
     "get_pool": "compute:pools:read",
+    "update_pool": "compute:pools:manage",
+    "archive_pool": "compute:pools:manage",
+    "offer_pool": "compute:pools:share",
+    "unoffer_pool": "compute:pools:share",
+    "list_offers": "compute:pools:read",
     "join_node": "compute:nodes:join",
     "list_nodes": "compute:nodes:read",
     "get_node": "compute:nodes:read",
@@ -18,7 +43,9 @@ RIGHTS: Final[Mapping[str, str]] = {
     "list_gpus": "compute:gpus:read",
     "list_atoms": "compute:atoms:read",
     "list_quotas": "compute:quotas:read",
+    "get_quota": "compute:quotas:read",
     "set_quota": "compute:quotas:set",
+    "explain_quota": "compute:quotas:read",
     "create_reservation": "compute:reservations:create",
     "create_reservations": "compute:reservations:create",
     "list_reservations": "compute:reservations:read",
@@ -26,6 +53,16 @@ RIGHTS: Final[Mapping[str, str]] = {
     "release_reservation": "compute:reservations:release",
     "get_usage": "compute:usage:read",
     "list_events": "compute:events:read",
+    "stream_events": "compute:events:read",
+    "list_audit": "compute:audit:read",
+    "create_webhook": "compute:webhooks:manage",
+    "list_webhooks": "compute:webhooks:read",
+    "get_webhook": "compute:webhooks:read",
+    "update_webhook": "compute:webhooks:manage",
+    "delete_webhook": "compute:webhooks:manage",
+    "rotate_webhook_secret": "compute:webhooks:manage",
+    "list_deliveries": "compute:webhooks:read",
+    "resend_delivery": "compute:webhooks:manage",
 }
 """Operation id to right."""
 
@@ -44,9 +81,3 @@ def right_of(operation_id: str) -> str | None:
         return RIGHTS[operation_id]
     except KeyError:
         raise LookupError(f"{operation_id}: no right is stated in RIGHTS") from None
-
-
-def authorize(caller: Caller, right: str) -> None:
-    """Refuse with ForbiddenError what the caller may not do: all but the root tenant, anything."""
-    if caller.tenant_id != ROOT:
-        raise ForbiddenError(f"needs the right {right}", details={"right": right})

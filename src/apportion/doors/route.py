@@ -13,18 +13,21 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 from psycopg import Error
 
+from apportion.authority.service import Caller, authenticate, authorize_at_door
 from apportion.doors.body import read_body
 from apportion.doors.problems import shown
-from apportion.doors.rights import authorize, right_of
+from apportion.doors.rights import right_of
 from apportion.doors.texts import check_text
 from apportion.errors import InvalidInputError, UnauthenticatedError
 from apportion.store.errors import translate
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import Caller, authenticate
 
 _HOW_TO_AUTHENTICATE: Final = (
     "Send `Authorization: Bearer TOKEN`; `apportion up` wrote one to STATE/root.token"
 )
+
+TENANT_HEADER: Final = "Apportion-Tenant"
+"""Names the tenant that is acted for: the token's own where it is left out, or one below it."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -74,8 +77,13 @@ async def _identify(request: Request, right: str) -> Caller:
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
         raise UnauthenticatedError("no bearer token was sent", hint=_HOW_TO_AUTHENTICATE)
-    caller = await authenticate(runtime_of(request), token, request.state.request_id)
-    authorize(caller, right)
+    caller = await authenticate(
+        runtime_of(request),
+        token,
+        request.state.request_id,
+        tenant_id=request.headers.get(TENANT_HEADER),
+    )
+    authorize_at_door(caller, right)
     return caller
 
 

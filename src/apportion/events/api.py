@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from apportion.doors.paging import Cursor, Filter, Limit, decode_cursor, encode_cursor
 from apportion.doors.route import Door, TheCaller, TheRuntime
 from apportion.events.schemas import EventView
-from apportion.events.service import START
+from apportion.events.service import SOURCE, START, StoredEvent
 from apportion.events.service import list_events as list_
 
 router = APIRouter(route_class=Door, tags=["events"])
@@ -40,6 +40,20 @@ async def list_events(
     )
     position = found[-1].position if found else after
     return EventPage(
-        items=[EventView.model_validate(each, from_attributes=True) for each in found],
+        items=[_view(each) for each in found],
         next_cursor=encode_cursor("list_events", position),
+    )
+
+
+def _view(event: StoredEvent) -> EventView:
+    return EventView(
+        id=event.position,
+        source=SOURCE,
+        type=event.type,
+        subject=event.subject,
+        time=event.occurred_at,
+        tenantid=event.tenant_id,
+        actor=event.actor,
+        requestid=event.request_id,
+        data=dict(event.data),
     )

@@ -5,7 +5,8 @@ FROM json_to_recordset(%(rows)s::json)
     AS new (tenant_id text, type text, subject text, data jsonb);
 
 -- name: list
-SELECT xid || '.' || id AS position, id, type, tenant_id, subject, actor, data, occurred_at
+SELECT xid || '.' || id AS position, id, type, tenant_id, subject, actor, request_id, data,
+    occurred_at
 FROM events
 WHERE tenant_id = %(tenant_id)s
     AND (xid, id) > (%(xid)s::text::xid8, %(id)s::bigint)

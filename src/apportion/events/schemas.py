@@ -1,17 +1,108 @@
-"""How events are shown."""
+"""How events, audit records and webhooks are shown, and what makes a webhook."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel
+from pydantic import AwareDatetime, Field
+
+from apportion.doors.schemas import IdempotencyKey, Name, Schema, Version, View
+
+TypePrefix = Annotated[str, Field(pattern=r"^[a-z]+(\.[a-z]+)*\.?$", max_length=100)]
+Types = Annotated[list[TypePrefix], Field(max_length=50)]
+Url = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^https?://[^\s@]+$")]
 
 
-class EventView(BaseModel):
-    """One thing that happened: its type, the object's id, who did it, and facts."""
+class EventView(View):
+    """One thing that happened, as a CloudEvent 1.0 in JSON.
 
-    id: int
+    ``id`` is its place in the order of events: what ``Last-Event-ID`` takes. ``subject`` is the
+    object's id; ``tenantid``, ``actor`` and ``requestid`` are extension attributes.
+    """
+
+    specversion: Literal["1.0"] = "1.0"
+    id: str
+    source: str
     type: str
-    tenant_id: str
     subject: str
+    time: AwareDatetime
+    datacontenttype: Literal["application/json"] = "application/json"
+    tenantid: str
     actor: str
+    requestid: str | None = None
     data: dict[str, Any]
-    occurred_at: AwareDatetime
+
+
+class AuditView(View):
+    """Who did what to which object, with the object before and after."""
+
+    id: str
+    time: AwareDatetime
+    tenant_id: str
+    actor: str
+    request_id: str | None
+    action: str
+    """The event's type: ``pool.updated``."""
+    subject: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class WebhookCreate(Schema):
+    """Where to send events whose type begins with one of ``types``; all, where it is empty."""
+
+    name: Name
+    url: Url
+    types: Types = Field(default_factory=list[TypePrefix])
+    enabled: Annotated[bool, Field(strict=True)] = True
+    idempotency_key: IdempotencyKey | None = None
+
+
+class WebhookUpdate(Schema):
+    """What can be changed of a webhook; ``version`` is the one that was read."""
+
+    version: Version
+    url: Url | None = None
+    types: Types | None = None
+    enabled: Annotated[bool, Field(strict=True)] | None = None
+
+
+class WebhookView(View):
+    """A webhook, with how many events wait for it and how many are dead."""
+
+    id: str
+    tenant_id: str
+    name: str
+    url: str
+    types: list[str]
+    enabled: bool
+    version: int
+    pending: int
+    dead: int
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+
+
+class WebhookIssued(View):
+    """A webhook with its signing secret, which is shown this once."""
+
+    secret: str
+    webhook: WebhookView
+
+
+class WebhookDeleted(View):
+    """Whether there was such a webhook."""
+
+    removed: bool
+
+
+class DeliveryView(View):
+    """An event that is on its way to a webhook, or dead: tried for too long."""
+
+    id: str
+    webhook_id: str
+    state: Literal["pending", "dead"]
+    attempts: int
+    next_at: AwareDatetime
+    last_status: int | None
+    last_error: str | None
+    created_at: AwareDatetime
+    event: EventView

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
-from apportion.tenants.service import Caller
 
 _QUERIES: Final = load("apportion.events")
 
+SOURCE: Final = "/apportion"
+"""The ``source`` of every event: the control plane, as a URI reference."""
 START: Final = "0.0"
 """The position before the first event."""
 
@@ -41,6 +43,7 @@ class StoredEvent:
     tenant_id: str
     subject: str
     actor: str
+    request_id: str | None
     data: Mapping[str, Any]
     occurred_at: datetime
 

@@ -2,8 +2,8 @@
 
 from pydantic import AwareDatetime, Field
 
+from apportion.doors.schemas import View
 from apportion.nodes.schemas import AtomClass
-from apportion.pools.schemas import View
 
 
 class UsageItem(View):

@@ -9,12 +9,12 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Final
 
+from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.errors import InvalidInputError
 from apportion.pools.service import gpu_models
 from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import Caller
 
 _MICROSECONDS_PER_HOUR: Final = 3_600_000_000
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
+from apportion.authority.service import Caller
 from apportion.errors import ConflictError, InvalidInputError
 from apportion.events.service import Event, append
 from apportion.geometry import parse_device_name
@@ -18,7 +19,6 @@ from apportion.quantities.units import from_multirange
 from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
-from apportion.tenants.service import Caller
 
 _QUERIES: Final = load("apportion.nodes")
 

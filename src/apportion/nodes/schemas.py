@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, PlainSerializer
 
-from apportion.pools.schemas import Name, Schema, Text, View
+from apportion.doors.schemas import Name, Schema, Text, View
 
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 MemoryMib = Annotated[int, Field(strict=True, ge=1, le=2**40)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
+from apportion.authority.service import Caller
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.geometry import boards
 from apportion.nodes.inventory import TARGETS, import_inventories
@@ -16,7 +17,6 @@ from apportion.store.connections import Connection, transaction
 from apportion.store.errors import Violation, guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
-from apportion.tenants.service import Caller
 
 __all__ = [
     "TARGETS",

@@ -14,6 +14,7 @@ RETURNING id;
 -- Numbers of quotas travel as text: JSON numbers would pass through floating point.
 SELECT
     pools.*,
+    (SELECT region FROM sites WHERE sites.id = pools.site_id) AS region,
     COALESCE(
         (
             SELECT jsonb_agg(
@@ -44,13 +45,13 @@ WHERE tenant_id = %(tenant_id)s AND id = ANY (%(ids)s) AND archived_at IS NULL;
 SELECT id, gpu_model FROM pools WHERE id = ANY (%(ids)s);
 
 -- name: sites
-SELECT id, tenant_id, name, region
+SELECT id, tenant_id, name, region, kind, created_at
 FROM sites
 WHERE tenant_id = %(tenant_id)s
 ORDER BY id;
 
 -- name: list_sites
-SELECT id, tenant_id, name, region
+SELECT id, tenant_id, name, region, kind, created_at
 FROM sites
 WHERE tenant_id = %(tenant_id)s AND id > %(after)s
 ORDER BY id

@@ -1,32 +1,41 @@
-"""What goes in and out of the pools API."""
+"""What goes in and out of the sites, pools, offers and quotas API."""
 
-from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, Field
+
+from apportion.doors.schemas import (
+    IdempotencyKey,
+    Name,
+    Problem,
+    Schema,
+    TenantId,
+    Text,
+    Version,
+    View,
+)
 
 PoolClass = Literal["metal-host", "vps-host", "kubernetes-host", "slurm-host", "provider"]
 Sharing = Literal["exclusive", "mig", "timeslice", "mps"]
-QuotaResource = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share", "vcpu", "memoryGiB"]
+SiteKind = Literal["shared", "dedicated", "custom"]
+QuotaResource = Literal[
+    "gpu",
+    "gpu.mig",
+    "gpu.slot",
+    "gpu.share",
+    "gpuEquivalents",
+    "vcpu",
+    "memoryGiB",
+    "hugepages2Mi",
+    "hugepages1Gi",
+]
 Amount = Annotated[int, Field(strict=True, ge=0, le=2**53)]
-Limit = Amount | Literal["unlimited"]
-IdempotencyKey = Annotated[str, Field(min_length=1, max_length=200)]
-# No control characters: what is stored comes out on terminals, where they move the cursor and more.
-Text = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+ExactText = Annotated[str, Field(pattern=r"^[0-9]{1,15}([.][0-9]{1,9}|/[1-9][0-9]{0,5})?$")]
+"""A number that need not be whole: ``"2.5"``, and for gpuEquivalents ``"7/2"`` too."""
+Limit = Amount | ExactText | Literal["unlimited"]
+Quantity = int | str
+"""An exact amount: a number where it is whole, else text (``"0.5"``, ``"3/7"``)."""
 GpuModel = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]{0,99}$")]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$")]
-
-
-class Schema(BaseModel):
-    """The base of all bodies: what is not known is refused, so that a slip is not ignored."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class View(BaseModel):
-    """The base of all answers: what a newer server adds is ignored by an older client."""
-
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
 
 class PoolCreate(Schema):
@@ -52,14 +61,18 @@ class QuotaView(View):
     tenant_id: str
     pool_id: str
     resource: QuotaResource
-    max: Decimal | Literal["unlimited"]
-    used: Decimal
-    available: Decimal | Literal["unlimited"]
+    max: Quantity
+    used: Quantity
+    available: Quantity
 
 
 class QuotaSet(Schema):
-    """A new limit; one below what is used is legal and stops new work."""
+    """A new limit; one below what is used is legal and stops new work.
 
+    ``tenant_id`` is the caller's own tenant, or one that the pool is offered to.
+    """
+
+    tenant_id: TenantId | None = None
     pool_id: str
     resource: QuotaResource
     max: Limit
@@ -72,6 +85,7 @@ class PoolView(View):
     name: str
     owner_tenant_id: str
     site_id: str
+    region: str
     class_: PoolClass = Field(alias="class")
     gpu_model: str
     sharing: Sharing
@@ -85,6 +99,81 @@ class PoolView(View):
     quotas: list[QuotaView]
 
 
+class PoolUpdate(Schema):
+    """A new policy (which replaces the old one whole), a new GPU model, or both.
+
+    ``version`` is the one that was read: an update of another one is CONFLICT.
+    """
+
+    version: Version
+    policy: dict[str, Any] | None = None
+    gpu_model: GpuModel | None = None
+
+
+class PoolValidate(Schema):
+    """A dry run: of ``create``, or of ``update`` on the pool ``pool_id``."""
+
+    create: PoolCreate | None = None
+    pool_id: str | None = None
+    update: PoolUpdate | None = None
+
+
+class Validation(View):
+    """What create or update would refuse, each as the problem that it would answer with.
+
+    ``unknown_fields`` are policy fields that are stored as given and that nothing reads.
+    """
+
+    valid: bool
+    problems: list[Problem]
+    unknown_fields: list[str]
+
+
+class OfferPut(Schema):
+    """An offer of a pool to a tenant, with limits by resource; offering again replaces both.
+
+    With ``include_descendants`` tenants below the offered one use the pool too, on its quota.
+    """
+
+    quota: dict[QuotaResource, Limit] = Field(default_factory=dict[QuotaResource, Limit])
+    priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] = 0
+    include_descendants: Annotated[bool, Field(strict=True)] = False
+
+
+class OfferView(View):
+    """An offer, with the offered tenant's quotas on the pool."""
+
+    pool_id: str
+    tenant_id: str
+    priority: int
+    include_descendants: bool
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    quotas: list[QuotaView]
+
+
+class OfferRemoved(View):
+    """Whether there was an offer."""
+
+    removed: bool
+
+
+class SiteCreate(Schema):
+    """A new site. Root's are ``shared`` or ``dedicated``, every other tenant's ``custom``."""
+
+    name: Name
+    region: Name
+    kind: SiteKind | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class SiteUpdate(Schema):
+    """A new name, a new region, or both."""
+
+    name: Name | None = None
+    region: Name | None = None
+
+
 class SiteView(View):
     """A place that pools live in."""
 
@@ -92,3 +181,11 @@ class SiteView(View):
     tenant_id: str
     name: str
     region: str
+    kind: SiteKind
+    created_at: AwareDatetime
+
+
+class SiteDeleted(View):
+    """Whether there was such a site."""
+
+    removed: bool

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
+from apportion.authority.service import Caller
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError, QuotaExceededError
 from apportion.events.service import Event, append
+from apportion.pools.amounts import read_limit, show_amount, show_limit
 from apportion.pools.policy import PoolPolicy, read_policy
 from apportion.pools.schemas import PoolCreate, PoolView, QuotaSet, QuotaView, SiteView
 from apportion.quantities.ids import derive_id
@@ -16,7 +18,6 @@ from apportion.store.connections import Connection, transaction
 from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
-from apportion.tenants.service import Caller
 
 _QUERIES: Final = load("apportion.pools")
 
@@ -294,7 +295,10 @@ async def _set_quotas(
             "tenant_id": tenant_id,
             "pool_id": pool_id,
             "resources": list(limits),
-            "limits": [None if limit == "unlimited" else limit for limit in limits.values()],
+            "limits": [
+                read_limit(resource, limit, field=f"quota.{resource}")
+                for resource, limit in limits.items()
+            ],
         },
     )
 
@@ -331,15 +335,16 @@ def _view(caller: Caller, row: Mapping[str, Any]) -> PoolView:
 
 
 def _quota_view(caller: Caller, pool_id: str, quota: Mapping[str, Any]) -> QuotaView:
+    resource = quota["resource"]
     limit = None if quota["max"] is None else Decimal(quota["max"])
     used = Decimal(quota["used"])
     return QuotaView(
         tenant_id=caller.tenant_id,
         pool_id=pool_id,
-        resource=quota["resource"],
-        max="unlimited" if limit is None else limit,
-        used=used,
-        available="unlimited" if limit is None else max(Decimal(0), limit - used),
+        resource=resource,
+        max=show_limit(resource, limit),
+        used=show_amount(resource, used),
+        available=show_limit(resource, None if limit is None else max(Decimal(0), limit - used)),
     )
 
 

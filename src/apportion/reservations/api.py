@@ -10,8 +10,8 @@ from apportion.doors.idempotency import KeyHeader, one_key
 from apportion.doors.paging import Cursor, Filter, Limit, Page, bad_cursor, cut, decode_cursor
 from apportion.doors.problems import Problem, problem_of
 from apportion.doors.route import Door, TheCaller
+from apportion.doors.schemas import Schema
 from apportion.errors import ApportionError, InvalidInputError
-from apportion.pools.schemas import Schema
 from apportion.reservations.schemas import ReservationCreate, ReservationView, State
 from apportion.reservations.service import Reservations
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from apportion.authority.service import SYSTEM, Caller
 from apportion.events.service import Event, append
 from apportion.placement import Ask, DeviceAsk, Expression, Selector
 from apportion.pools.service import QuotaKey, charge, find_records
@@ -16,7 +17,6 @@ from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Placed
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import SYSTEM, Caller
 
 BATCH: Final = 500
 """The most reservations that one step changes in one transaction."""

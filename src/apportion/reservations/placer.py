@@ -8,6 +8,7 @@ from typing import Final
 
 from psycopg.errors import ExclusionViolation, UniqueViolation
 
+from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.errors import ConflictError, QuotaExceededError
 from apportion.pools.service import PoolRecord, QuotaKey, charge, read_quotas
@@ -17,7 +18,6 @@ from apportion.reservations.fleet import Fleet
 from apportion.reservations.plan import Decision, Placed, Planner, Refused, Waiting
 from apportion.store.connections import Connection, retrying
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import Caller
 
 CLASHES_MAX: Final = 8
 """Clashes after which drafts that keep losing are answered CONFLICT."""

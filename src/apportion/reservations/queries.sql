@@ -1,18 +1,18 @@
 -- name: insert
 INSERT INTO reservations (
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
-    asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges, request_hash,
-    created_at, updated_at
+    asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
+    charged_tenant_id, request_hash, created_at, updated_at
 )
 SELECT
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
-    asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges, request_hash,
-    created_at, %(now)s
+    asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
+    charged_tenant_id, request_hash, created_at, %(now)s
 FROM json_to_recordset(%(rows)s::json) AS new (
     id text, tenant_id text, caller text, name text, pool_id text, candidates text[], state text,
     reason jsonb, devices jsonb, vcpu_milli bigint, memory_mib bigint, asked_start timestamptz,
     asked_end timestamptz, duration interval, starts_at timestamptz, ends_at timestamptz,
-    pending_until timestamptz, charges jsonb, request_hash bytea, created_at timestamptz
+    pending_until timestamptz, charges jsonb, charged_tenant_id text, request_hash bytea, created_at timestamptz
 );
 
 -- name: existing
@@ -39,6 +39,7 @@ SET state = new.state,
     starts_at = new.starts,
     ends_at = new.ends,
     charges = new.charges,
+    charged_tenant_id = reservations.tenant_id,
     updated_at = %(now)s
 FROM unnest(
     %(ids)s::text[], %(pool_ids)s::text[], %(states)s::text[], %(starts)s::timestamptz[],

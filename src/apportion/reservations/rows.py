@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
+from apportion.authority.service import Caller
 from apportion.events.service import Event, append
 from apportion.quantities.windows import format_instant
 from apportion.reservations.plan import Placed, Waiting
@@ -14,7 +15,6 @@ from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import guards, register
 from apportion.store.sql import load
-from apportion.tenants.service import Caller
 
 QUERIES: Final = load("apportion.reservations")
 
@@ -160,6 +160,7 @@ def _row(decision: Placed | Waiting, now: datetime) -> dict[str, object]:
         "ends_at": None if placed is None else placed.end,
         "pending_until": draft.pending_until,
         "charges": {} if placed is None else _charges(placed),
+        "charged_tenant_id": None if placed is None else draft.tenant_id,
         "request_hash": draft.request_hash,
         "created_at": draft.created_at,
     }

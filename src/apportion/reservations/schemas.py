@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BeforeValidator, Field
 
+from apportion.doors.schemas import IdempotencyKey, Schema, Text, View
 from apportion.nodes.schemas import AtomClass, ShareText
-from apportion.pools.schemas import IdempotencyKey, Schema, Sharing, Text, View
+from apportion.pools.schemas import Sharing
 
 State = Literal["pending", "placed", "active", "ending", "ended", "failed"]
 LIVE: tuple[State, ...] = ("placed", "active", "ending")

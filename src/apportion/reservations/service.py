@@ -10,6 +10,7 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
+from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.bookings.service import BookingView
 from apportion.errors import ApportionError, ConflictError, NotFoundError, QuotaExceededError
@@ -34,7 +35,6 @@ from apportion.reservations.schemas import (
 )
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import Caller
 
 
 @dataclass(frozen=True, slots=True)

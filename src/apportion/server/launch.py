@@ -28,6 +28,7 @@ async def up(
     host: str,
     port: int,
     database_url: str | None,
+    key_file: Path | None,
     pool_size: int,
     started: Started,
     once: bool,
@@ -43,7 +44,9 @@ async def up(
         loop.add_signal_handler(number, stop.set)
     try:
         async with (
-            running(state, database_url=database_url, pool_size=pool_size) as system,
+            running(
+                state, database_url=database_url, key_file=key_file, pool_size=pool_size
+            ) as system,
             _serving(system, listener, stop),
         ):
             url = _url(*listener.getsockname()[:2])

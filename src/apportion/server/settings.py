@@ -36,6 +36,7 @@ class Settings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 7070
     database_url: str | None = None
     database_url_file: Path | None = None
+    key_file: Path | None = None
     pool_size: Annotated[int, Field(ge=1, le=1000)] = 10
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"

@@ -10,18 +10,26 @@ from typing import Final
 
 import structlog
 
-from apportion.errors import ApportionError, UnavailableError
+from apportion.authority.service import (
+    ROOT,
+    ensure_root,
+    foreign_tokens,
+    is_valid,
+    issue_token,
+)
+from apportion.errors import ApportionError, InvalidInputError, UnavailableError
 from apportion.nodes.service import sync_placements
 from apportion.reservations.service import Reservations
 from apportion.store import embedded
 from apportion.store.connections import open_pool, transaction
 from apportion.store.migrations import migrate
 from apportion.store.runtime import Runtime
-from apportion.tenants.service import ROOT, ensure_root, is_valid, issue_token
 
 TICK_SECONDS: Final = 1.0
 """How often due work is looked for; it is due by its own time, not by the tick's."""
 TOKEN_FILE: Final = "root.token"  # noqa: S105 - the name of a file
+KEY_FILE: Final = "server.key"
+_KEY_BYTES: Final = 32
 
 _log = structlog.get_logger(__name__)
 
@@ -37,20 +45,26 @@ class System:
 
 @asynccontextmanager
 async def running(
-    state: Path, *, database_url: str | None = None, pool_size: int = 10
+    state: Path,
+    *,
+    database_url: str | None = None,
+    key_file: Path | None = None,
+    pool_size: int = 10,
 ) -> AsyncGenerator[System]:
     """Start the database (our own, unless a URL is given), migrate it, and do the clock's work.
 
     Raises UnavailableError when the database cannot be started or reached.
     """
     _make_private(state)
+    key = _server_key(key_file or state / KEY_FILE)
     async with AsyncExitStack() as stack:
         if database_url is None:
             server = await asyncio.to_thread(embedded.start, state / "postgres")
             stack.callback(server.stop)
             database_url = server.dsn
         await migrate(database_url)
-        runtime = Runtime(await stack.enter_async_context(open_pool(database_url, size=pool_size)))
+        db = await stack.enter_async_context(open_pool(database_url, size=pool_size))
+        runtime = Runtime(db, key=key)
         await _bootstrap(runtime, state / TOKEN_FILE)
         reservations = Reservations(runtime)
         ticker = asyncio.create_task(_tick(reservations))
@@ -62,11 +76,14 @@ async def _bootstrap(runtime: Runtime, token_file: Path) -> None:
     async with transaction(runtime.db) as connection:
         await ensure_root(runtime, connection)
         await sync_placements(connection)
+        if foreign := await foreign_tokens(runtime, connection):
+            # They would be refused as unknown, and nobody could tell why.
+            _log.warning("tokens were made with another server key", tokens=foreign)
         kept = _read_secret(token_file)
         if kept is not None and await is_valid(runtime, connection, kept):
             return
-        token = await issue_token(runtime, connection, tenant_id=ROOT, name="bootstrap")
-        _write_secret(token_file, token)
+        issued = await issue_token(runtime, connection, tenant_id=ROOT, name="bootstrap")
+        _write_secret(token_file, issued.token)
 
 
 async def _tick(reservations: Reservations) -> None:
@@ -95,6 +112,26 @@ def _make_private(state: Path) -> None:
         raise UnavailableError(
             f"cannot make the state directory: {error.strerror}", field="state", given=str(state)
         ) from error
+
+
+def _server_key(path: Path) -> bytes:
+    """Read the server's key, or make it where there is none."""
+    kept = _read_secret(path)
+    if kept is None:
+        kept = os.urandom(_KEY_BYTES).hex()
+        _write_secret(path, kept)
+    try:
+        key = bytes.fromhex(kept)
+    except ValueError:
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise InvalidInputError(
+            "holds no server key",
+            field="key_file",
+            given=str(path),
+            allowed=f"{_KEY_BYTES} bytes in hexadecimal digits, as `openssl rand -hex 32` writes",
+        )
+    return key
 
 
 def _read_secret(path: Path) -> str | None:

@@ -7,27 +7,74 @@
 
 CREATE EXTENSION IF NOT EXISTS btree_gist;
 
+-- A tree under root. ancestors is the way from root to the tenant itself; a tenant never moves, so it
+-- is written once. A deleted tenant keeps its row, because what it used is billed.
 CREATE TABLE tenants (
     id text NOT NULL,
+    parent_id text,
+    ancestors text[] NOT NULL,
     name text NOT NULL,
     created_at timestamptz NOT NULL,
+    deleted_at timestamptz,
     CONSTRAINT tenants_pkey PRIMARY KEY (id),
-    CONSTRAINT tenants_id_form CHECK (id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$')
+    CONSTRAINT tenants_parent_fkey FOREIGN KEY (parent_id) REFERENCES tenants (id),
+    CONSTRAINT tenants_id_form CHECK (id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'),
+    CONSTRAINT tenants_one_root CHECK ((parent_id IS NULL) = (id = 'root')),
+    CONSTRAINT tenants_ancestors_end CHECK (
+        ancestors[1] = 'root'
+        AND ancestors[cardinality(ancestors)] = id
+        AND (parent_id IS NULL OR ancestors[cardinality(ancestors) - 1] = parent_id)
+    ),
+    CONSTRAINT tenants_depth CHECK (cardinality(ancestors) BETWEEN 1 AND 10),
+    CONSTRAINT tenants_root_stays CHECK (id <> 'root' OR deleted_at IS NULL)
 );
+CREATE INDEX tenants_below ON tenants USING gin (ancestors);
 
--- A token is shown once; only the SHA-256 of its 256 random bits is kept.
+-- A token is shown once; only a keyed hash of its 256 random bits is kept. key_id tells which server
+-- key it was hashed with. previous_hash is what it was before it was rotated, and works until
+-- previous_until.
 CREATE TABLE tokens (
     id text NOT NULL,
     tenant_id text NOT NULL,
     name text NOT NULL,
+    role text NOT NULL,
+    actions text[] NOT NULL,
     hash bytea NOT NULL,
+    key_id text NOT NULL,
+    previous_hash bytea,
+    previous_until timestamptz,
+    created_by text NOT NULL,
     created_at timestamptz NOT NULL,
     expires_at timestamptz,
     revoked_at timestamptz,
+    last_used_at timestamptz,
     CONSTRAINT tokens_pkey PRIMARY KEY (id),
     CONSTRAINT tokens_hash_key UNIQUE (hash),
+    CONSTRAINT tokens_previous_hash_key UNIQUE (previous_hash),
     CONSTRAINT tokens_hash_length CHECK (octet_length(hash) = 32),
+    CONSTRAINT tokens_role_known CHECK (
+        role IN ('owner', 'operator', 'member', 'viewer', 'node')
+    ),
+    CONSTRAINT tokens_actions_given CHECK (cardinality(actions) > 0),
+    CONSTRAINT tokens_previous_ends CHECK ((previous_hash IS NULL) = (previous_until IS NULL)),
     CONSTRAINT tokens_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
+);
+CREATE INDEX tokens_by_tenant ON tokens (tenant_id, id);
+
+-- Cedar policies that an operator adds to a tenant; they hold for it and for all tenants below.
+CREATE TABLE access_policies (
+    id text NOT NULL,
+    tenant_id text NOT NULL,
+    name text NOT NULL,
+    description text NOT NULL,
+    text text NOT NULL,
+    version integer NOT NULL DEFAULT 1,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT access_policies_pkey PRIMARY KEY (id),
+    CONSTRAINT access_policies_name_key UNIQUE (tenant_id, name),
+    CONSTRAINT access_policies_text_length CHECK (length(text) BETWEEN 1 AND 10000),
+    CONSTRAINT access_policies_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
 );
 
 CREATE TABLE sites (
@@ -35,14 +82,18 @@ CREATE TABLE sites (
     tenant_id text NOT NULL,
     name text NOT NULL,
     region text NOT NULL,
+    kind text NOT NULL,
     created_at timestamptz NOT NULL,
     CONSTRAINT sites_pkey PRIMARY KEY (id),
     CONSTRAINT sites_name_key UNIQUE (tenant_id, name),
+    CONSTRAINT sites_kind_of_tenant CHECK (
+        kind = ANY (CASE WHEN tenant_id = 'root' THEN '{shared,dedicated}' ELSE '{custom}' END::text[])
+    ),
     CONSTRAINT sites_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
 );
 
--- tenant_id is the owner. replicas and shares are read out of the policy when it is written, because
--- they are the ruler of every GPU of the pool.
+-- tenant_id is the owner. replicas, shares and single_tenant are read out of the policy when it is
+-- written: the first two are the ruler of every GPU of the pool, the last says who may be offered it.
 CREATE TABLE pools (
     id text NOT NULL,
     tenant_id text NOT NULL,
@@ -56,13 +107,22 @@ CREATE TABLE pools (
     policy jsonb NOT NULL,
     replicas integer,
     shares integer,
+    single_tenant boolean NOT NULL DEFAULT false,
     version integer NOT NULL DEFAULT 1,
     created_at timestamptz NOT NULL,
     archived_at timestamptz,
+    archived boolean NOT NULL GENERATED ALWAYS AS (archived_at IS NOT NULL) STORED,
+    -- Written by inventory: some node of the pool belongs to a tenant, not to the platform.
+    holds_tenant_nodes boolean NOT NULL DEFAULT false,
+    -- Who may use the pool, or what its policy says, may have changed: what waits for it is tried again.
+    changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     -- Raised whenever nodes, GPUs or atoms of the pool change, so that a placement index knows to reload.
     fleet_revision bigint NOT NULL DEFAULT 0,
     CONSTRAINT pools_pkey PRIMARY KEY (id),
     CONSTRAINT pools_name_key UNIQUE (tenant_id, name),
+    CONSTRAINT pools_terms_key UNIQUE (
+        id, tenant_id, sharing, single_tenant, holds_tenant_nodes, archived
+    ),
     CONSTRAINT pools_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT pools_site_fkey FOREIGN KEY (site_id) REFERENCES sites (id),
     CONSTRAINT pools_class_known CHECK (
@@ -77,9 +137,42 @@ CREATE TABLE pools (
         num_nonnulls(replicas, shares) = CASE WHEN sharing IN ('timeslice', 'mps') THEN 1 ELSE 0 END
     )
 );
+CREATE INDEX pools_changed ON pools (changed_xid);
+
+-- An offer makes a pool exist for another tenant. The columns after it repeat the pool's, and follow
+-- them, so that no pool can become what may not be offered while it is.
+CREATE TABLE offers (
+    pool_id text NOT NULL,
+    tenant_id text NOT NULL,
+    priority integer NOT NULL,
+    include_descendants boolean NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    owner_tenant_id text NOT NULL,
+    sharing text NOT NULL,
+    single_tenant boolean NOT NULL,
+    holds_tenant_nodes boolean NOT NULL,
+    archived boolean NOT NULL,
+    CONSTRAINT offers_pkey PRIMARY KEY (pool_id, tenant_id),
+    CONSTRAINT offers_terms_fkey FOREIGN KEY (
+        pool_id, owner_tenant_id, sharing, single_tenant, holds_tenant_nodes, archived
+    ) REFERENCES pools (
+        id, tenant_id, sharing, single_tenant, holds_tenant_nodes, archived
+    ) ON UPDATE CASCADE,
+    CONSTRAINT offers_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT offers_not_to_owner CHECK (tenant_id <> owner_tenant_id),
+    CONSTRAINT offers_isolated CHECK (sharing NOT IN ('timeslice', 'mps')),
+    CONSTRAINT offers_platform_nodes CHECK (NOT holds_tenant_nodes),
+    CONSTRAINT offers_single_tenant_alone CHECK (NOT (single_tenant AND include_descendants)),
+    CONSTRAINT offers_not_archived CHECK (NOT archived),
+    CONSTRAINT offers_priority_range CHECK (priority BETWEEN -1000 AND 1000)
+);
+CREATE UNIQUE INDEX offers_single_tenant_one ON offers (pool_id) WHERE single_tenant;
+CREATE INDEX offers_by_tenant ON offers (tenant_id, pool_id);
 
 -- max NULL is unlimited; a missing row grants nothing. used may exceed max only after max was lowered,
--- which is why that is no constraint: the charging statement refuses instead.
+-- which is why that is no constraint: the charging statement refuses instead. gpuEquivalents are counted
+-- in fine units of which 442720643463713815200 make a GPU, so that every share is a whole number.
 CREATE TABLE quotas (
     tenant_id text NOT NULL,
     pool_id text NOT NULL,
@@ -90,7 +183,13 @@ CREATE TABLE quotas (
     CONSTRAINT quotas_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT quotas_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
     CONSTRAINT quotas_resource_known CHECK (
-        resource IN ('gpu', 'gpu.mig', 'gpu.slot', 'gpu.share', 'vcpu', 'memoryGiB')
+        resource IN (
+            'gpu', 'gpu.mig', 'gpu.slot', 'gpu.share', 'gpuEquivalents', 'vcpu', 'memoryGiB',
+            'hugepages2Mi', 'hugepages1Gi'
+        )
+    ),
+    CONSTRAINT quotas_equivalents_whole CHECK (
+        resource <> 'gpuEquivalents' OR (coalesce(max = trunc(max), true) AND used = trunc(used))
     ),
     CONSTRAINT quotas_max_not_negative CHECK (max >= 0),
     CONSTRAINT quotas_used_not_negative CHECK (used >= 0)
@@ -239,6 +338,8 @@ CREATE INDEX atoms_gpu ON atoms (gpu_id) WHERE retired_at IS NULL;
 CREATE INDEX atoms_pool ON atoms (pool_id, id) WHERE retired_at IS NULL;
 
 -- An ask by a tenant, and what became of it. pool_id is the pool it got, candidates those it may get.
+-- charged_tenant_id is whose quota it is charged to while it lives: its own, or that of the ancestor to
+-- which the pool is offered.
 -- The life: pending -> placed -> active -> ending -> ended, or failed; reason says why it is where it is.
 CREATE TABLE reservations (
     id text NOT NULL,
@@ -259,6 +360,7 @@ CREATE TABLE reservations (
     ends_at timestamptz,
     pending_until timestamptz NOT NULL,
     charges jsonb NOT NULL,
+    charged_tenant_id text,
     request_hash bytea NOT NULL,
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
@@ -274,6 +376,9 @@ CREATE TABLE reservations (
     CONSTRAINT reservations_live_has_window CHECK (
         state NOT IN ('placed', 'active', 'ending') OR num_nonnulls(pool_id, starts_at, ends_at) = 3
     ),
+    CONSTRAINT reservations_live_is_charged CHECK (
+        state NOT IN ('placed', 'active', 'ending') OR charged_tenant_id IS NOT NULL
+    ),
     CONSTRAINT reservations_window_forward CHECK (ends_at >= starts_at),
     CONSTRAINT reservations_asks_for_time CHECK (
         num_nonnulls(duration, asked_end) = 1
@@ -288,7 +393,7 @@ CREATE INDEX reservations_by_tenant ON reservations (tenant_id, created_at, id);
 CREATE INDEX reservations_pending ON reservations (created_at, id) WHERE state = 'pending';
 CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
 CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');
-CREATE INDEX reservations_live_by_pool ON reservations (pool_id)
+CREATE INDEX reservations_live_by_pool ON reservations (pool_id, charged_tenant_id, id)
     WHERE state IN ('placed', 'active', 'ending');
 
 -- Units of a GPU for a window. The exclusion constraint is the whole exclusivity rule; the checks close
@@ -377,7 +482,8 @@ CREATE INDEX host_bookings_changed ON host_bookings (changed_xid);
 
 -- The outbox: appended in the transaction of the change it tells of. xid lets a reader cut where every
 -- earlier transaction has ended, because ids are given before commits. No foreign key: an event outlives
--- what it tells of.
+-- what it tells of. before and after are the object as it was and became: an event that has one of them
+-- is an audit record too.
 CREATE TABLE events (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     tenant_id text NOT NULL,
@@ -386,9 +492,57 @@ CREATE TABLE events (
     actor text NOT NULL,
     request_id text,
     data jsonb NOT NULL,
+    before jsonb,
+    after jsonb,
     occurred_at timestamptz NOT NULL,
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     CONSTRAINT events_pkey PRIMARY KEY (id)
 );
 CREATE INDEX events_by_subject ON events (subject, xid, id);
 CREATE INDEX events_by_tenant ON events (tenant_id, xid, id);
+
+-- Where a tenant wants to be told. What is told is decided by types (how an event's type begins, any
+-- where it is empty). read_xid and read_id are how far its tenant's events have become deliveries. The
+-- signing secret is derived from the server's key, the id and secret_version: it is stored nowhere.
+CREATE TABLE webhooks (
+    id text NOT NULL,
+    tenant_id text NOT NULL,
+    name text NOT NULL,
+    url text NOT NULL,
+    types text[] NOT NULL,
+    enabled boolean NOT NULL,
+    secret_version integer NOT NULL DEFAULT 1,
+    version integer NOT NULL DEFAULT 1,
+    read_xid xid8 NOT NULL,
+    read_id bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT webhooks_pkey PRIMARY KEY (id),
+    CONSTRAINT webhooks_name_key UNIQUE (tenant_id, name),
+    CONSTRAINT webhooks_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id)
+);
+
+-- One event on its way to one webhook. A delivered one is deleted; one that was tried for too long is
+-- dead, and stays until somebody sends it again.
+CREATE TABLE deliveries (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    tenant_id text NOT NULL,
+    webhook_id text NOT NULL,
+    event_id bigint NOT NULL,
+    state text NOT NULL,
+    attempts integer NOT NULL DEFAULT 0,
+    next_at timestamptz NOT NULL,
+    last_status integer,
+    last_error text,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    CONSTRAINT deliveries_pkey PRIMARY KEY (id),
+    CONSTRAINT deliveries_event_key UNIQUE (webhook_id, event_id),
+    CONSTRAINT deliveries_webhook_fkey FOREIGN KEY (webhook_id) REFERENCES webhooks (id)
+        ON DELETE CASCADE,
+    CONSTRAINT deliveries_event_fkey FOREIGN KEY (event_id) REFERENCES events (id),
+    CONSTRAINT deliveries_state_known CHECK (state IN ('pending', 'dead')),
+    CONSTRAINT deliveries_dead_has_error CHECK (state <> 'dead' OR last_error IS NOT NULL)
+);
+CREATE INDEX deliveries_due ON deliveries (next_at) WHERE state = 'pending';
+CREATE INDEX deliveries_by_webhook ON deliveries (webhook_id, id);

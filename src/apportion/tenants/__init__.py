@@ -1,1 +1,1 @@
-"""Who is calling: tenants and their tokens."""
+"""The tenant tree, tokens, and the policies that operators add."""

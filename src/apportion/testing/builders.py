@@ -15,6 +15,9 @@ from apportion.pools.schemas import PoolCreate
 from apportion.quantities.windows import parse_instant
 from apportion.reservations.schemas import DeviceRequest, ReservationCreate
 
+KEY: Final = bytes(range(32))
+"""A server's key for tests: pass it as a runtime's ``key``."""
+
 MONDAY: Final = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 # As NVML names them, with the memory in MiB that it reports.

@@ -1,0 +1,1 @@
+"""Who is calling, and may it: tokens read, roles, and policies decided by Cedar."""

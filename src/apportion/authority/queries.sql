@@ -1,0 +1,55 @@
+-- name: find_token
+-- The token, the tenant that is acted for (NULL where the token's tenant is not above it), and the
+-- policies that hold there: the tenant's own and those of all tenants above it.
+SELECT
+    tokens.id, tokens.tenant_id, tokens.role, tokens.actions, tokens.expires_at, tokens.last_used_at,
+    acting.id AS acting, acting.ancestors,
+    COALESCE(
+        (
+            SELECT jsonb_agg(
+                jsonb_build_object('id', id, 'tenant_id', tenant_id, 'name', name, 'text', text)
+                ORDER BY id
+            )
+            FROM access_policies
+            WHERE tenant_id = ANY (acting.ancestors)
+        ),
+        '[]'
+    ) AS policies
+FROM tokens
+JOIN tenants AS home ON home.id = tokens.tenant_id AND home.deleted_at IS NULL
+LEFT JOIN tenants AS acting
+    ON acting.id = coalesce(%(tenant_id)s::text, tokens.tenant_id)
+    AND acting.deleted_at IS NULL
+    AND tokens.tenant_id = ANY (acting.ancestors)
+WHERE (hash = %(hash)s OR (previous_hash = %(hash)s AND previous_until > %(now)s))
+    AND revoked_at IS NULL
+    AND (expires_at IS NULL OR expires_at > %(now)s);
+
+-- name: note_use
+-- Never waits: when somebody else has the row, the use is noted by them.
+UPDATE tokens SET last_used_at = %(now)s
+WHERE id IN (SELECT id FROM tokens WHERE id = %(id)s FOR NO KEY UPDATE SKIP LOCKED);
+
+-- name: ensure_root
+WITH root AS (
+    INSERT INTO tenants (id, parent_id, ancestors, name, created_at)
+    VALUES (%(id)s, NULL, ARRAY[%(id)s], 'Root', %(now)s)
+    ON CONFLICT DO NOTHING
+    RETURNING id
+)
+INSERT INTO sites (id, tenant_id, name, region, kind, created_at)
+SELECT %(site)s, id, 'main', 'local', 'shared', %(now)s FROM root;
+
+-- name: insert_token
+INSERT INTO tokens (
+    id, tenant_id, name, role, actions, hash, key_id, created_by, created_at, expires_at
+) VALUES (
+    %(id)s, %(tenant_id)s, %(name)s, %(role)s, %(actions)s, %(hash)s, %(key_id)s, %(created_by)s,
+    %(now)s, %(expires_at)s
+);
+
+-- name: foreign_tokens
+SELECT count(*)::int AS count
+FROM tokens
+WHERE key_id NOT IN (%(key_id)s, 'none') AND revoked_at IS NULL
+    AND (expires_at IS NULL OR expires_at > %(now)s);

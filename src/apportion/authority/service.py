@@ -1,0 +1,299 @@
+"""Who is calling, and may it. Below all rooms, because every one of them asks.
+
+A token is ``apt_`` and 256 random bits in base64url. What the database keeps of it is an
+HMAC-SHA256 with the server's key: whoever reads the database alone can neither use a token nor test
+a guess.
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from apportion.authority.actions import ACTIONS, GRANTS, Role, covers
+from apportion.authority.engine import Policy, Question, Ruling, Value, decide, is_permit
+from apportion.errors import ForbiddenError, NotFoundError, UnauthenticatedError
+from apportion.store.connections import Connection, transaction
+from apportion.store.errors import guards, register
+from apportion.store.runtime import Runtime
+from apportion.store.sql import load
+
+ROOT: Final = "root"
+EVERYTHING: Final = ("*",)
+"""The action scope of a token that its role alone bounds."""
+
+_QUERIES: Final = load("apportion.authority")
+_USE_NOTED_EVERY: Final = timedelta(minutes=1)
+
+register(
+    guards(
+        "tokens_hash_key",
+        "tokens_previous_hash_key",
+        "tokens_hash_length",
+        "tokens_role_known",
+        "tokens_actions_given",
+        "tokens_previous_ends",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """What a token may do: its role, its action scope, and the policies that operators added."""
+
+    token_id: str
+    role: Role
+    home: str
+    actions: tuple[str, ...]
+    expires_at: datetime | None
+    policies: tuple[Policy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who does something: the tenant it acts for, its own id, and the request it came with.
+
+    ``ancestors`` is the way from root to the tenant, itself included. ``authority`` is None for the
+    control plane itself and for code that uses the services as a library: what it asks is done.
+    """
+
+    tenant_id: str
+    actor: str
+    request_id: str | None = None
+    ancestors: tuple[str, ...] = field(default=(), kw_only=True)
+    authority: Authority | None = field(default=None, kw_only=True)
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """The tenant and those above it, itself first: whose offers reach it."""
+        return tuple(reversed(self.ancestors)) or (self.tenant_id,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFacts:
+    """What policies see of a pool; ``id`` None is one that is to be created."""
+
+    id: str | None
+    owner: str
+    gpu_model: str
+    cls: str
+    sharing: str
+    region: str
+
+
+SYSTEM: Final = Caller(ROOT, "system", ancestors=(ROOT,))
+"""The control plane itself, where the clock or a reconciler acts."""
+
+
+def hash_token(key: bytes, token: str) -> bytes:
+    """Return what the database keeps of a token: 32 bytes."""
+    return hmac.digest(key, f"token:{token}".encode(), "sha256")
+
+
+def key_id(key: bytes) -> str:
+    """Return a name of the server's key that tells nothing about it."""
+    return hashlib.sha256(b"apportion key:" + key).hexdigest()[:16]
+
+
+async def authenticate(
+    runtime: Runtime, token: str, request_id: str | None = None, *, tenant_id: str | None = None
+) -> Caller:
+    """Return the caller that a token stands for, acting for its own tenant or one below it.
+
+    Raises UnauthenticatedError for an unknown, revoked or expired token, in one and the same words;
+    NotFoundError for a tenant that the token's tenant is not above of.
+    """
+    now = runtime.now()
+    async with transaction(runtime.db) as connection:
+        cursor = await connection.execute(
+            _QUERIES["find_token"],
+            {"hash": hash_token(runtime.key, token), "now": now, "tenant_id": tenant_id},
+        )
+        row = await cursor.fetchone()
+        if row is not None and _use_is_stale(row["last_used_at"], now):
+            await connection.execute(_QUERIES["note_use"], {"id": row["id"], "now": now})
+    if row is None:
+        raise UnauthenticatedError(
+            "the token is unknown, revoked or expired",
+            hint="Send `Authorization: Bearer TOKEN`; `apportion up` wrote one to STATE/root.token",
+        )
+    if row["acting"] is None:
+        raise no_tenant(tenant_id or row["tenant_id"])
+    return Caller(
+        row["acting"],
+        row["id"],
+        request_id,
+        ancestors=tuple(row["ancestors"]),
+        authority=Authority(
+            token_id=row["id"],
+            role=row["role"],
+            home=row["tenant_id"],
+            actions=tuple(row["actions"]),
+            expires_at=row["expires_at"],
+            policies=tuple(Policy(**policy) for policy in row["policies"]),
+        ),
+    )
+
+
+def no_tenant(tenant_id: str) -> NotFoundError:
+    """Return the refusal of a tenant that does not exist for the caller."""
+    return NotFoundError("no such tenant", field="tenant_id", given=tenant_id)
+
+
+def authorize_at_door(caller: Caller, action: str) -> None:
+    """Refuse with ForbiddenError what the caller can never do, before anything else is read.
+
+    An action on the tenant is decided here for good. One on a pool passes when the role grants it
+    or an added policy might; `authorize` decides it once the pool is known.
+    """
+    authority = caller.authority
+    if authority is None:
+        return
+    _check_scope(authority, action)
+    if ACTIONS[action].kind == "tenant":
+        _enforce(caller, action, None, {})
+        return
+    granted = ACTIONS[action].group in GRANTS[authority.role]
+    if not granted and not any(is_permit(policy) for policy in authority.policies):
+        raise _forbidden(action, ())
+
+
+def authorize(
+    caller: Caller, action: str, pool: PoolFacts, ask: Mapping[str, Value] | None = None
+) -> None:
+    """Refuse with ForbiddenError what the caller may not do to a pool; names the policies."""
+    if caller.authority is None:
+        return
+    _check_scope(caller.authority, action)
+    _enforce(caller, action, pool, ask or {})
+
+
+def ruling(
+    caller: Caller,
+    authority: Authority,
+    action: str,
+    pool: PoolFacts | None,
+    ask: Mapping[str, Value],
+) -> Ruling:
+    """Return how the policies decide what a token asks in the caller's tenant."""
+    facts: dict[str, Value] = {}
+    if pool is not None:
+        facts = {
+            "gpuModel": pool.gpu_model,
+            "class": pool.cls,
+            "sharing": pool.sharing,
+            "region": pool.region,
+            "owned": pool.owner == caller.tenant_id,
+        }
+    question = Question(
+        token=authority.token_id,
+        role=authority.role,
+        home=authority.home,
+        action=action,
+        tenants=caller.ancestors,
+        pool=None if pool is None or pool.id is None else (pool.id, pool.owner),
+        context={**facts, **ask},
+    )
+    return decide(question, authority.policies)
+
+
+def _enforce(caller: Caller, action: str, pool: PoolFacts | None, ask: Mapping[str, Value]) -> None:
+    assert caller.authority is not None  # noqa: S101 - both callers have looked
+    found = ruling(caller, caller.authority, action, pool, ask)
+    if not found.allowed:
+        raise _forbidden(action, found.policies)
+
+
+def _check_scope(authority: Authority, action: str) -> None:
+    if not any(covers(pattern, action) for pattern in authority.actions):
+        raise ForbiddenError(
+            f"the token's scope does not cover {action}",
+            details={"right": action, "scope": list(authority.actions)},
+        )
+
+
+def _forbidden(action: str, policies: Sequence[Policy]) -> ForbiddenError:
+    named = ", ".join(policy.name for policy in policies)
+    return ForbiddenError(
+        f"needs the right {action}" + (f", and it is forbidden by {named}" if named else ""),
+        hint=f"`apportion policy check {action}` shows how this is decided",
+        details={"right": action, "policies": [policy.id for policy in policies]},
+    )
+
+
+def _use_is_stale(last_used_at: datetime | None, now: datetime) -> bool:
+    return last_used_at is None or now - last_used_at >= _USE_NOTED_EVERY
+
+
+async def ensure_root(runtime: Runtime, connection: Connection) -> None:
+    """Make the root tenant and its first site where they do not exist yet."""
+    await connection.execute(
+        _QUERIES["ensure_root"], {"id": ROOT, "now": runtime.now(), "site": runtime.new_id("site")}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A new token: its id, and itself, which can be read only now."""
+
+    id: str
+    token: str
+
+
+async def issue_token(
+    runtime: Runtime,
+    connection: Connection,
+    *,
+    tenant_id: str,
+    name: str,
+    role: Role = "owner",
+    actions: Sequence[str] = EVERYTHING,
+    expires_at: datetime | None = None,
+    created_by: str = SYSTEM.actor,
+    token_id: str | None = None,
+) -> Issued:
+    """Make a token for a tenant and return it: the only time that it can be read."""
+    token = new_secret(runtime)
+    own_id = token_id or runtime.new_id("tok")
+    await connection.execute(
+        _QUERIES["insert_token"],
+        {
+            "id": own_id,
+            "tenant_id": tenant_id,
+            "name": name,
+            "role": role,
+            "actions": list(actions),
+            "hash": hash_token(runtime.key, token),
+            "key_id": key_id(runtime.key),
+            "created_by": created_by,
+            "expires_at": expires_at,
+            "now": runtime.now(),
+        },
+    )
+    return Issued(own_id, token)
+
+
+def new_secret(runtime: Runtime) -> str:
+    """Make the text of a token: ``apt_`` and 256 random bits."""
+    return "apt_" + base64.urlsafe_b64encode(runtime.entropy(32)).rstrip(b"=").decode()
+
+
+async def is_valid(runtime: Runtime, connection: Connection, token: str) -> bool:
+    """Tell whether a token that was kept somewhere still works."""
+    cursor = await connection.execute(
+        _QUERIES["find_token"],
+        {"hash": hash_token(runtime.key, token), "now": runtime.now(), "tenant_id": None},
+    )
+    return await cursor.fetchone() is not None
+
+
+async def foreign_tokens(runtime: Runtime, connection: Connection) -> int:
+    """Count the tokens that could work but were hashed with another key than this server's."""
+    cursor = await connection.execute(
+        _QUERIES["foreign_tokens"], {"key_id": key_id(runtime.key), "now": runtime.now()}
+    )
+    row: dict[str, Any] | None = await cursor.fetchone()
+    return 0 if row is None else row["count"]

@@ -1,0 +1,1 @@
+"""Fleet as code: tenants, sites, pools, offers, quotas and policies as one file."""
