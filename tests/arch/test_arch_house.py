@@ -11,8 +11,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "apportion"
-ROOMS = ("tenants", "events", "pools", "nodes", "bookings", "reservations", "metering")
-OPEN_TO_OTHERS = {"service", "schemas", "policy"}
+ROOMS = (
+    "authority",
+    "events",
+    "tenants",
+    "pools",
+    "nodes",
+    "bookings",
+    "reservations",
+    "metering",
+)
+OPEN_TO_OTHERS = {"actions", "service", "schemas", "policy"}
 PURE = ("quantities", "geometry", "planning", "placement")
 # Where the wall clock and random bytes enter; everything else is handed them.
 CLOCK_AND_CHANCE = {"store/runtime.py", "store/connections.py"}

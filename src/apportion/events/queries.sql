@@ -1,8 +1,11 @@
 -- name: append
-INSERT INTO events (tenant_id, type, subject, actor, request_id, data, occurred_at)
-SELECT tenant_id, type, subject, %(actor)s, %(request_id)s, data, %(now)s
+INSERT INTO events (tenant_id, type, subject, actor, request_id, data, before, after, occurred_at)
+SELECT tenant_id, type, subject, actor, request_id, data, before, after, %(now)s
 FROM json_to_recordset(%(rows)s::json)
-    AS new (tenant_id text, type text, subject text, data jsonb);
+    AS new (
+        tenant_id text, type text, subject text, actor text, request_id text, data jsonb,
+        before jsonb, after jsonb
+    );
 
 -- name: list
 SELECT xid || '.' || id AS position, id, type, tenant_id, subject, actor, request_id, data,

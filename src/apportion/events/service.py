@@ -24,13 +24,19 @@ START: Final = "0.0"
 class Event:
     """One thing that happened: ``type`` (``reservation.placed``), the object's id, and facts.
 
-    ``tenant_id`` is whose object it is; who did it comes with the append.
+    ``tenant_id`` is who is told; who did it comes with the append. ``before`` and ``after`` are the
+    object as it was and became: with one of them the event is an audit record of that tenant too.
+    An event that tells one tenant of what another one did has neither, and names as ``actor`` the
+    tenant that did it: its tokens are nobody else's business.
     """
 
     type: str
     tenant_id: str
     subject: str
     data: Mapping[str, object]
+    before: Mapping[str, object] | None = None
+    after: Mapping[str, object] | None = None
+    actor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,10 @@ async def append(
             "type": event.type,
             "subject": event.subject,
             "data": event.data,
+            "before": event.before,
+            "after": event.after,
+            "actor": event.actor or caller.actor,
+            "request_id": None if event.actor else caller.request_id,
         }
         for event in events
     ]
@@ -67,8 +77,6 @@ async def append(
         _QUERIES["append"],
         {
             "rows": as_rows(rows),
-            "actor": caller.actor,
-            "request_id": caller.request_id,
             "now": now,
         },
     )

@@ -37,9 +37,29 @@ ORDER BY id
 LIMIT %(limit)s;
 
 -- name: records
-SELECT id, tenant_id, name, class, gpu_model, sharing, policy
+-- Pools that a tenant may use: its own, and those offered to it or, with descendants, to one above it.
+-- lineage is the tenant and those above it, itself first: the nearest offer is the one that counts.
+SELECT
+    pools.id, pools.tenant_id, pools.name, pools.class, pools.gpu_model, pools.sharing, pools.policy,
+    sites.region,
+    CASE WHEN pools.tenant_id = %(tenant_id)s THEN pools.tenant_id ELSE offer.tenant_id END
+        AS quota_tenant_id
 FROM pools
-WHERE tenant_id = %(tenant_id)s AND id = ANY (%(ids)s) AND archived_at IS NULL;
+JOIN sites ON sites.id = pools.site_id
+LEFT JOIN LATERAL (
+    SELECT tenant_id
+    FROM offers
+    WHERE pool_id = pools.id AND tenant_id = ANY (%(lineage)s)
+        AND (tenant_id = %(tenant_id)s OR include_descendants)
+    ORDER BY array_position(%(lineage)s, tenant_id)
+    LIMIT 1
+) AS offer ON true
+WHERE pools.id = ANY (%(ids)s) AND NOT pools.archived
+    AND (pools.tenant_id = %(tenant_id)s OR offer.tenant_id IS NOT NULL);
+
+-- name: changed
+-- Pools whose users or policy may have changed in transactions from one on.
+SELECT id FROM pools WHERE changed_xid >= %(since)s::text::xid8;
 
 -- name: models
 SELECT id, gpu_model FROM pools WHERE id = ANY (%(ids)s);

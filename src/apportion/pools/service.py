@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
-from apportion.authority.service import Caller
+from apportion.authority.service import Caller, PoolFacts
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError, QuotaExceededError
 from apportion.events.service import Event, append
 from apportion.pools.amounts import read_limit, show_amount, show_limit
@@ -48,15 +48,33 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class PoolRecord:
-    """A pool as other rooms need it, its policy read."""
+    """A pool as other rooms need it, its policy read.
+
+    ``tenant_id`` is the owner, ``quota_tenant_id`` whose quota is charged when the caller uses it:
+    the owner's, the offered tenant's, or that of a tenant above the caller that has the offer.
+    """
 
     id: str
     tenant_id: str
+    quota_tenant_id: str
     name: str
     cls: str
     gpu_model: str
     sharing: str
+    region: str
     policy: PoolPolicy
+
+    @property
+    def facts(self) -> PoolFacts:
+        """What access policies see of it."""
+        return PoolFacts(
+            id=self.id,
+            owner=self.tenant_id,
+            gpu_model=self.gpu_model,
+            cls=self.cls,
+            sharing=self.sharing,
+            region=self.region,
+        )
 
 
 QuotaKey = tuple[str, str, str]
@@ -175,7 +193,12 @@ async def find_records(
 ) -> dict[str, PoolRecord]:
     """Return those of some pools that the caller may use and that take new work, by id."""
     cursor = await connection.execute(
-        _QUERIES["records"], {"tenant_id": caller.tenant_id, "ids": list(pool_ids)}
+        _QUERIES["records"],
+        {
+            "tenant_id": caller.tenant_id,
+            "lineage": list(caller.lineage),
+            "ids": list(pool_ids),
+        },
     )
     return {row["id"]: _record(row) for row in await cursor.fetchall()}
 
@@ -186,6 +209,12 @@ async def load_record(connection: Connection, caller: Caller, pool_id: str) -> P
     if pool_id not in found:
         raise _no_pool(pool_id)
     return found[pool_id]
+
+
+async def changed_pools(connection: Connection, since: str) -> list[str]:
+    """Return the pools whose users or policy may have changed since a transaction id."""
+    cursor = await connection.execute(_QUERIES["changed"], {"since": since})
+    return [row["id"] for row in await cursor.fetchall()]
 
 
 async def gpu_models(connection: Connection, pool_ids: Sequence[str]) -> dict[str, str]:
@@ -364,6 +393,8 @@ def _record(row: Mapping[str, Any]) -> PoolRecord:
     return PoolRecord(
         id=row["id"],
         tenant_id=row["tenant_id"],
+        quota_tenant_id=row["quota_tenant_id"],
+        region=row["region"],
         name=row["name"],
         cls=row["class"],
         gpu_model=row["gpu_model"],
