@@ -4,14 +4,14 @@ A policy is a JSON object. Unknown fields are stored as given. Known ones are re
 exact values; a bad value names its path (``policy.replicas``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, cast
 
-from apportion.errors import InvalidInputError
+from apportion.errors import ApportionError, InvalidInputError
 from apportion.quantities.shares import parse_number
 from apportion.quantities.sizes import parse_memory_gib, parse_milli_cpu
 from apportion.quantities.windows import parse_duration
@@ -24,6 +24,7 @@ RATIO_MIN: Final = Fraction(1, 10)
 RATIO_MAX: Final = Fraction(100)
 PENDING_DEFAULT: Final = timedelta(hours=24)
 HUGEPAGE_SIZES_MIB: Final = {"2Mi": 2, "1Gi": 1024}
+_KNOWN: Final = {"maxPending", "replicas", "shares", "hostReserve", "overcommit", "hugepages"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,22 @@ def read_policy(policy: Mapping[str, Any], sharing: str) -> PoolPolicy:
             key: _count(value, f"policy.hugepages.{key}") for key, value in hugepages.items()
         },
     )
+
+
+def policy_problems(
+    policy: Mapping[str, Any], sharing: str, gpu_model: str
+) -> Sequence[ApportionError]:
+    """Return everything that is wrong with a policy of such a pool, by itself."""
+    try:
+        read_policy(policy, sharing)
+    except ApportionError as error:
+        return [error]
+    return []
+
+
+def unknown_fields(policy: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields that this version does not read; they are stored as given."""
+    return sorted(set(policy) - _KNOWN)
 
 
 def _split(policy: Mapping[str, Any], sharing: str) -> tuple[int | None, int | None]:
