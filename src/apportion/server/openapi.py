@@ -7,14 +7,24 @@ from fastapi.openapi.utils import get_openapi
 
 from apportion.doors.problems import MEDIA_TYPE, Problem
 from apportion.doors.rights import right_of
+from apportion.doors.route import TENANT_HEADER
 
 _REF: Final = "#/components/schemas/{model}"
+_TENANT: Final = {
+    "name": TENANT_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The tenant to act for: the token's own where it is left out, or one below.",
+    "schema": {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"},
+}
 _ALWAYS: Final = {500: "A fault of the server", 503: "A part that is needed does not answer now"}
-_KNOWN_CALLER: Final = {401: "No valid token", 403: "Not allowed, or more than the quota covers"}
+_KNOWN_CALLER: Final = {
+    401: "No valid token",
+    403: "Not allowed, or more than the quota covers",
+    404: "No such tenant or object for this caller",
+}
 _INPUT: Final = {400: "What was sent is wrong"}
-_OBJECT: Final = {404: "No such object for this caller"}
 _BODY: Final = {
-    404: "No such object for this caller",
     409: "Somebody else was first, or the state does not allow it",
     413: "The body is larger than 16 MiB",
     415: "The body is not application/json",
@@ -50,6 +60,7 @@ def _complete(method: str, operation: dict[str, Any]) -> None:
     operation["security"] = [] if right is None else [{"token": []}]
     if right is not None:
         operation["x-right"] = right
+        operation.setdefault("parameters", []).append(_TENANT)
     operation["responses"].pop("422", None)
     for parameter in operation.get("parameters", ()):
         parameter["schema"] = _without_null(parameter["schema"])
@@ -72,8 +83,6 @@ def _problems(method: str, operation: dict[str, Any], *, public: bool) -> dict[i
     problems = {**_INPUT, **_ALWAYS}
     if not public:
         problems |= _KNOWN_CALLER
-    if any(each["in"] == "path" for each in operation.get("parameters", ())):
-        problems |= _OBJECT
     if method != "get":
         problems |= _BODY if "requestBody" in operation else {409: _BODY[409]}
     return problems
