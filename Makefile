@@ -4,9 +4,12 @@ UV_VERSION := 0.13.9
 UV := PYTHONPATH=.uv $(PYTHON) -m uv
 RUN := .venv/bin
 STATE ?= .state
+AREA ?= quota
+SECONDS ?= 60
+SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-pg15 check format bench clean
+.PHONY: help up test test-pg15 check format bench contract torture clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +50,9 @@ format: .venv/.dev ## format and apply safe fixes
 
 bench: .venv/.dev ## measure; results in bench/results
 	$(RUN)/python -m bench
+
+torture: .venv/bin/.dev ## attack one part from many connections: AREA=quota SECONDS=60 SEED=1 [BREAK=1]
+	$(RUN)/python -m torture $(AREA) --seconds $(SECONDS) --seed $(SEED) $(if $(BREAK),--break)
 
 clean: ## remove what the other targets made
 	rm -rf .venv .uv .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,81 @@
+"""Many workers at once, somebody who kills their connections, and a list of what went wrong."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+
+from psycopg import AsyncConnection
+
+from apportion.errors import ApportionError
+
+
+@dataclass(slots=True)
+class Report:
+    """What an attack did, how much of it there must be at least, and which rules were broken."""
+
+    least_in_ten_seconds: Mapping[str, int]
+    counts: Counter[str] = field(default_factory=Counter[str])
+    violations: list[str] = field(default_factory=list[str])
+
+    def violate(self, text: str) -> None:
+        """Note a broken rule once."""
+        if text not in self.violations:
+            self.violations.append(text)
+
+
+Step = Callable[[random.Random], Awaitable[None]]
+
+
+async def crowd(
+    report: Report,
+    steps: Mapping[str, tuple[int, Step]],
+    *,
+    workers: int,
+    seconds: float,
+    seed: str,
+) -> None:
+    """Let workers take weighted random steps for some seconds; refusals are counted, not failures.
+
+    Whatever is no error of ours is a violation: a traceback is nobody's answer.
+    """
+    ends = monotonic() + seconds
+    names = list(steps)
+    weights = [steps[name][0] for name in names]
+
+    async def work(number: int) -> None:
+        # Each worker draws from its own sequence, so that the seed says what is tried.
+        chance = random.Random(f"{seed}/{number}")
+        while monotonic() < ends:
+            [name] = chance.choices(names, weights)
+            try:
+                await steps[name][1](chance)
+                report.counts[name] += 1
+            except ApportionError as error:
+                report.counts[f"refused {error.code}"] += 1
+                report.counts["refusals"] += 1
+                if error.code == "INTERNAL":
+                    report.violate(f"{name}: {error}: {error.details}")
+            except Exception as error:  # noqa: BLE001 - the finding itself
+                report.violate(f"{name}: {type(error).__name__}: {error}")
+
+    await asyncio.gather(*(work(number) for number in range(workers)))
+
+
+async def kill_connections(report: Report, dsn: str, chance: random.Random) -> None:
+    """End random backends of the services for ever; those that judge have another name."""
+    async with await AsyncConnection.connect(
+        dsn, autocommit=True, application_name="torture"
+    ) as connection:
+        while True:
+            await asyncio.sleep(chance.uniform(0.05, 0.2))
+            cursor = await connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+                " AND application_name = 'apportion' AND state <> 'idle'"
+            )
+            pids = [row[0] for row in await cursor.fetchall()]
+            if pids:
+                await connection.execute("SELECT pg_terminate_backend(%s)", [chance.choice(pids)])
+                report.counts["kills"] += 1
