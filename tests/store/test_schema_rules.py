@@ -11,8 +11,10 @@ pytestmark = pytest.mark.anyio
 # Two H100 (ids 1 and 2) and a GPU of four slots (3). GPU 1 is cut into 3g+2g+2g, and was seven 1g
 # before; the slot and the whole are atoms as well.
 GROUND = """
-INSERT INTO tenants VALUES ('root', 'Root', '2026-03-01');
-INSERT INTO sites VALUES ('site_1', 'root', 'main', 'local', '2026-03-01');
+INSERT INTO tenants (id, ancestors, name, created_at)
+    VALUES ('root', '{root}', 'Root', '2026-03-01');
+INSERT INTO sites (id, tenant_id, name, region, kind, created_at)
+    VALUES ('site_1', 'root', 'main', 'local', 'shared', '2026-03-01');
 INSERT INTO pools (id, tenant_id, site_id, name, class, gpu_model, sharing, agent, policy, replicas,
         created_at) VALUES
     ('mig', 'root', 'site_1', 'mig', 'metal-host', 'H100', 'mig', 'none', '{}', NULL, '2026-03-01'),
@@ -44,10 +46,10 @@ INSERT INTO atoms (tenant_id, pool_id, gpu_id, key, class, units, generation, bo
     ('root', 'mig', 2, 'e', 'gpu.mig', '{[0,2)}', 1, 'h100', '2g.20gb', 0, 2, 7, true, NULL, '{}'),
     ('root', 'slots', 3, 'f', 'gpu.slot', '{[0,1)}', 1, NULL, NULL, NULL, 1, 4, true, NULL, '{}');
 INSERT INTO reservations (id, tenant_id, caller, pool_id, candidates, state, reason, devices,
-        vcpu_milli, memory_mib, duration, starts_at, ends_at, pending_until, charges, request_hash,
-        created_at, updated_at)
+        vcpu_milli, memory_mib, duration, starts_at, ends_at, pending_until, charges,
+        charged_tenant_id, request_hash, created_at, updated_at)
     VALUES ('res_1', 'root', 'tok', 'mig', '{mig}', 'placed', '{"code": "placed"}', '[{}]', 0, 0,
-        '1h', '2026-03-02 10:00', '2026-03-02 12:00', '2026-03-03', '{}', '', '2026-03-01',
+        '1h', '2026-03-02 10:00', '2026-03-02 12:00', '2026-03-03', '{}', 'root', '', '2026-03-01',
         '2026-03-01');
 """
 PARENT, THREE, TWO, OLD_ONE, OLD_FOUR, OTHER_TWO, SLOT = range(1, 8)
@@ -296,6 +298,7 @@ async def test_a_booking_needs_its_reservation_only_at_commit(ground: Pool):
         ends_at="2026-03-02 12:00+00",
         pending_until="2026-03-03",
         charges="{}",
+        charged_tenant_id="root",
         request_hash=b"",
         created_at="2026-03-01",
         updated_at="2026-03-01",

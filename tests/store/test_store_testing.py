@@ -21,9 +21,12 @@ async def databases(server: str) -> set[str]:
 async def test_two_copies_are_migrated_and_know_nothing_of_each_other(template: Template):
     async with template.clone() as one, template.clone() as other:
         async with await AsyncConnection.connect(one) as connection:
-            await connection.execute("INSERT INTO tenants VALUES ('here', 'Here', now())")
+            await connection.execute(
+                "INSERT INTO tenants (id, ancestors, name, created_at)"
+                " VALUES ('root', '{root}', 'Here', now())"
+            )
         async with await AsyncConnection.connect(other) as connection:
-            cursor = await connection.execute("SELECT count(*) FROM tenants WHERE id = 'here'")
+            cursor = await connection.execute("SELECT count(*) FROM tenants")
             assert await cursor.fetchone() == (0,)
 
 

@@ -21,9 +21,12 @@ CREATE TABLE tenants (
     CONSTRAINT tenants_id_form CHECK (id ~ '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'),
     CONSTRAINT tenants_one_root CHECK ((parent_id IS NULL) = (id = 'root')),
     CONSTRAINT tenants_ancestors_end CHECK (
-        ancestors[1] = 'root'
-        AND ancestors[cardinality(ancestors)] = id
-        AND (parent_id IS NULL OR ancestors[cardinality(ancestors) - 1] = parent_id)
+        coalesce(
+            ancestors[1] = 'root'
+            AND ancestors[cardinality(ancestors)] = id
+            AND (parent_id IS NULL OR ancestors[cardinality(ancestors) - 1] = parent_id),
+            false
+        )
     ),
     CONSTRAINT tenants_depth CHECK (cardinality(ancestors) BETWEEN 1 AND 10),
     CONSTRAINT tenants_root_stays CHECK (id <> 'root' OR deleted_at IS NULL)

@@ -13,9 +13,12 @@ ALTER TABLE tenants
     ADD CONSTRAINT tenants_parent_fkey FOREIGN KEY (parent_id) REFERENCES tenants (id),
     ADD CONSTRAINT tenants_one_root CHECK ((parent_id IS NULL) = (id = 'root')),
     ADD CONSTRAINT tenants_ancestors_end CHECK (
-        ancestors[1] = 'root'
-        AND ancestors[cardinality(ancestors)] = id
-        AND (parent_id IS NULL OR ancestors[cardinality(ancestors) - 1] = parent_id)
+        coalesce(
+            ancestors[1] = 'root'
+            AND ancestors[cardinality(ancestors)] = id
+            AND (parent_id IS NULL OR ancestors[cardinality(ancestors) - 1] = parent_id),
+            false
+        )
     ),
     ADD CONSTRAINT tenants_depth CHECK (cardinality(ancestors) BETWEEN 1 AND 10),
     ADD CONSTRAINT tenants_root_stays CHECK (id <> 'root' OR deleted_at IS NULL);
