@@ -51,7 +51,10 @@ format: .venv/.dev ## format and apply safe fixes
 bench: .venv/.dev ## measure; results in bench/results
 	$(RUN)/python -m bench
 
-torture: .venv/bin/.dev ## attack one part from many connections: AREA=quota SECONDS=60 SEED=1 [BREAK=1]
+contract: .venv/.dev ## hold the OpenAPI document against a real server, at least 5,000 cases
+	$(RUN)/python -m contract
+
+torture: .venv/.dev ## attack one part from many connections: AREA=quota SECONDS=60 SEED=1 [BREAK=1]
 	$(RUN)/python -m torture $(AREA) --seconds $(SECONDS) --seed $(SEED) $(if $(BREAK),--break)
 
 clean: ## remove what the other targets made
