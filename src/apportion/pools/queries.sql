@@ -46,6 +46,7 @@ SELECT
         AS quota_tenant_id
 FROM pools
 JOIN sites ON sites.id = pools.site_id
+JOIN tenants ON tenants.id = %(tenant_id)s AND tenants.deleted_at IS NULL
 LEFT JOIN LATERAL (
     SELECT tenant_id
     FROM offers
@@ -56,6 +57,39 @@ LEFT JOIN LATERAL (
 ) AS offer ON true
 WHERE pools.id = ANY (%(ids)s) AND NOT pools.archived
     AND (pools.tenant_id = %(tenant_id)s OR offer.tenant_id IS NOT NULL);
+
+-- name: enter_gates
+SELECT pg_advisory_xact_lock_shared(gate)
+FROM (
+    SELECT DISTINCT hashtextextended(name, 1) AS gate
+    FROM unnest(%(names)s::text[]) AS name
+    ORDER BY gate
+) AS gates;
+
+-- name: close_gates
+SELECT pg_advisory_xact_lock(gate)
+FROM (
+    SELECT DISTINCT hashtextextended(name, 1) AS gate
+    FROM unnest(%(names)s::text[]) AS name
+    ORDER BY gate
+) AS gates;
+
+-- name: close_gates_of
+SELECT pg_advisory_xact_lock(gate)
+FROM (
+    SELECT hashtextextended(name, 1) AS gate
+    FROM (
+        SELECT %(tenant_id)s AS name
+        UNION
+        SELECT id FROM pools WHERE tenant_id = %(tenant_id)s
+        UNION
+        SELECT pool_id FROM offers WHERE tenant_id = %(tenant_id)s
+    ) AS names
+    ORDER BY gate
+) AS gates;
+
+-- name: archived
+SELECT id FROM pools WHERE id = ANY (%(ids)s) AND archived;
 
 -- name: changed
 -- Pools whose users or policy may have changed in transactions from one on.
@@ -96,7 +130,7 @@ ON CONFLICT (tenant_id, pool_id, resource) DO UPDATE SET max = excluded.max;
 -- name: quotas
 SELECT tenant_id, pool_id, resource, max, used
 FROM quotas
-WHERE tenant_id = ANY (%(tenant_ids)s);
+WHERE tenant_id = ANY (%(tenant_ids)s) AND pool_id = ANY (%(pool_ids)s);
 
 -- name: lock_quotas
 SELECT 1

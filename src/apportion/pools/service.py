@@ -1,6 +1,6 @@
 """Pools and the quotas on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -10,7 +10,8 @@ from psycopg.types.json import Jsonb
 from apportion.authority.service import Caller, PoolFacts
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError, QuotaExceededError
 from apportion.events.service import Event, append
-from apportion.pools.amounts import read_limit, show_amount, show_limit
+from apportion.pools.amounts import EQUIVALENTS, read_limit, show_amount, show_limit
+from apportion.pools.gates import close_gates, close_gates_of, enter_gates
 from apportion.pools.policy import PoolPolicy, read_policy
 from apportion.pools.schemas import PoolCreate, PoolView, QuotaSet, QuotaView, SiteView
 from apportion.quantities.ids import derive_id
@@ -18,6 +19,8 @@ from apportion.store.connections import Connection, transaction
 from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
+
+__all__ = ["close_gates", "close_gates_of"]
 
 _QUERIES: Final = load("apportion.pools")
 
@@ -108,7 +111,9 @@ async def create_pool(runtime: Runtime, caller: Caller, request: PoolCreate) -> 
         )
         if await cursor.fetchone() is None:
             return _same(await _get(connection, caller, row["id"]), row)
-        await _set_quotas(connection, caller.tenant_id, row["id"], request.owner_quota)
+        # Exact GPU equivalents are always counted, whether anybody limits them or not.
+        limits = {EQUIVALENTS: "unlimited", **request.owner_quota}
+        await _set_quotas(connection, caller.tenant_id, row["id"], limits)
         data = {key: row[key] for key in ("name", "site_id", "class", "gpu_model", "sharing")}
         event = Event("pool.created", caller.tenant_id, row["id"], data)
         await append(connection, caller, runtime.now(), [event])
@@ -189,7 +194,7 @@ async def set_quota(runtime: Runtime, caller: Caller, request: QuotaSet) -> Quot
 
 
 async def find_records(
-    connection: Connection, caller: Caller, pool_ids: Sequence[str]
+    connection: Connection, caller: Caller, pool_ids: Collection[str]
 ) -> dict[str, PoolRecord]:
     """Return those of some pools that the caller may use and that take new work, by id."""
     cursor = await connection.execute(
@@ -201,6 +206,23 @@ async def find_records(
         },
     )
     return {row["id"]: _record(row) for row in await cursor.fetchall()}
+
+
+async def hold_records(
+    connection: Connection, caller: Caller, pool_ids: Collection[str]
+) -> dict[str, PoolRecord]:
+    """Return those of some pools that the caller may use, to place in them in this transaction.
+
+    Who may use them stays as it is until the transaction ends (see `gates`).
+    """
+    await enter_gates(connection, [caller.tenant_id, *pool_ids])
+    return await find_records(connection, caller, pool_ids)
+
+
+async def archived_pools(connection: Connection, pool_ids: Collection[str]) -> set[str]:
+    """Return those of some pools that are archived."""
+    cursor = await connection.execute(_QUERIES["archived"], {"ids": list(pool_ids)})
+    return {row["id"] for row in await cursor.fetchall()}
 
 
 async def load_record(connection: Connection, caller: Caller, pool_id: str) -> PoolRecord:
@@ -223,9 +245,13 @@ async def gpu_models(connection: Connection, pool_ids: Sequence[str]) -> dict[st
     return {row["id"]: row["gpu_model"] for row in await cursor.fetchall()}
 
 
-async def read_quotas(connection: Connection, tenant_ids: Sequence[str]) -> dict[QuotaKey, Quota]:
-    """Return all quota rows of some tenants."""
-    cursor = await connection.execute(_QUERIES["quotas"], {"tenant_ids": sorted(set(tenant_ids))})
+async def read_quotas(
+    connection: Connection, tenant_ids: Collection[str], pool_ids: Collection[str]
+) -> dict[QuotaKey, Quota]:
+    """Return all quota rows of some tenants on some pools."""
+    cursor = await connection.execute(
+        _QUERIES["quotas"], {"tenant_ids": list(tenant_ids), "pool_ids": list(pool_ids)}
+    )
     return {
         (row["tenant_id"], row["pool_id"], row["resource"]): Quota(row["max"], row["used"])
         for row in await cursor.fetchall()

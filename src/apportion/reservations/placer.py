@@ -119,7 +119,9 @@ class Placer:
         # Before looking who is there: whoever commits after that look is read at the next sync.
         horizon = await self._fleet.sync(connection, list(pools), now)
         fresh = await _not_there(connection, drafts)
-        quotas = await read_quotas(connection, [draft.tenant_id for draft in drafts])
+        quotas = await read_quotas(
+            connection, {pool.quota_tenant_id for pool in pools.values()}, list(pools)
+        )
         current = _Try(self._fleet, horizon, Planner(self._fleet, pools, quotas, now))
         tries.append(current)
         decisions = _decide(current, [draft for draft in drafts if draft.id in fresh])
