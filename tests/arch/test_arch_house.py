@@ -15,6 +15,7 @@ ROOMS = (
     "authority",
     "events",
     "tenants",
+    "webhooks",
     "pools",
     "nodes",
     "bookings",

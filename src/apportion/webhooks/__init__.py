@@ -1,0 +1,1 @@
+"""Where tenants want to be told what happened, and the telling."""
