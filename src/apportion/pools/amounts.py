@@ -4,7 +4,7 @@ Class counts and huge pages are whole numbers; vcpu and memoryGiB are decimals; 
 stored in whole fine units (`apportion.quantities.equivalents`) and shown as parts of a GPU.
 """
 
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Final
 
@@ -16,6 +16,8 @@ from apportion.quantities.shares import exact_text
 EQUIVALENTS: Final = "gpuEquivalents"
 _FRACTIONAL: Final = frozenset({"vcpu", "memoryGiB"})
 _PLACES: Final = 10
+# The default of 28 digits would round what is left of many GPUs in fine units.
+_EXACT: Final = Context(prec=60)
 
 
 def read_limit(resource: str, limit: int | str, *, field: str) -> Decimal | None:
@@ -37,6 +39,11 @@ def read_limit(resource: str, limit: int | str, *, field: str) -> Decimal | None
         allowed = f"a {'decimal' if resource in _FRACTIONAL else 'whole'} number of {resource}"
         raise _bad(field, limit, allowed)
     return exact
+
+
+def subtract(limit: Decimal, used: Decimal) -> Decimal:
+    """Return what is left of a limit, exactly; nothing where more is used."""
+    return max(Decimal(0), _EXACT.subtract(limit, used))
 
 
 def show_amount(resource: str, stored: Decimal) -> Quantity:

@@ -10,7 +10,13 @@ from psycopg.types.json import Jsonb
 from apportion.authority.service import Caller, PoolFacts
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError, QuotaExceededError
 from apportion.events.service import Event, append
-from apportion.pools.amounts import EQUIVALENTS, read_limit, show_amount, show_limit
+from apportion.pools.amounts import (
+    EQUIVALENTS,
+    read_limit,
+    show_amount,
+    show_limit,
+    subtract,
+)
 from apportion.pools.gates import close_gates, close_gates_of, enter_gates
 from apportion.pools.policy import PoolPolicy, read_policy
 from apportion.pools.schemas import PoolCreate, PoolView, QuotaSet, QuotaView, SiteView
@@ -20,7 +26,7 @@ from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 
-__all__ = ["close_gates", "close_gates_of"]
+__all__ = ["EQUIVALENTS", "close_gates", "close_gates_of", "show_amount", "show_limit"]
 
 _QUERIES: Final = load("apportion.pools")
 
@@ -94,6 +100,11 @@ class Quota:
     def covers(self, amount: Decimal) -> bool:
         """Tell whether this much more may be charged."""
         return self.max is None or self.used + amount <= self.max
+
+    @property
+    def left(self) -> Decimal | None:
+        """What may still be charged; None is unlimited."""
+        return None if self.max is None else subtract(self.max, self.used)
 
 
 async def create_pool(runtime: Runtime, caller: Caller, request: PoolCreate) -> PoolView:
@@ -399,7 +410,7 @@ def _quota_view(caller: Caller, pool_id: str, quota: Mapping[str, Any]) -> Quota
         resource=resource,
         max=show_limit(resource, limit),
         used=show_amount(resource, used),
-        available=show_limit(resource, None if limit is None else max(Decimal(0), limit - used)),
+        available=show_limit(resource, None if limit is None else subtract(limit, used)),
     )
 
 

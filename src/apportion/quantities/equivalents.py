@@ -17,10 +17,10 @@ def to_fine(share: Fraction) -> int:
 
     Raises ValueError for one whose denominator does not divide `PER_GPU`.
     """
-    fine = share * PER_GPU
-    if fine.denominator != 1:
+    each, rest = divmod(PER_GPU, share.denominator)
+    if rest:
         raise ValueError(f"{share} is no whole number of fine units of a GPU")
-    return fine.numerator
+    return share.numerator * each
 
 
 def from_fine(fine: int) -> Fraction:
