@@ -6,20 +6,33 @@ written and cannot silently never match.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache, lru_cache
-from typing import Final
+from typing import Any, Final, Literal, cast
 
 import cedarpy
 
-from apportion.authority.actions import ACTIONS, ATTRIBUTES, GRANTS, Action, Role
+from apportion.authority.actions import ACTIONS, ATTRIBUTES, GRANTS, ROLES, Action, Role
 from apportion.errors import InvalidInputError
 
 Value = str | int | bool
 Uid = Mapping[str, str]
+Effect = Literal["permit", "forbid"]
+
+PARTS_MAX: Final = 200
+"""The most brackets, dots and operators of one policy: deep nesting ends the engine's process."""
 
 _TEMPLATE: Final = "a policy with slots (?principal, ?resource) is a template"
+_NAMES: Final = tuple(ATTRIBUTES["reservation"])
+# Strings and comments exactly as Cedar's own lexer takes them, so that nothing hides in them.
+_QUIET: Final = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n\r]*')
+_PART: Final = re.compile(r"[(\[{.+\-*!]|&&|\|\||\bif\b")
+_MISSING: Final = re.compile(r"attribute `(\w+)` in context for Action::\"([^\"]+)\" not found.*")
+_NUMBER: Final = re.compile(r"(?<=while evaluating policy `)policy(\d+)(?=`)")
+_OF_POLICY: Final = re.compile(r"^for policy `policy0`[:,] ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,11 @@ BUILT_IN: Final = tuple(_role_policy(role) for role in GRANTS)
 
 
 def decide(question: Question, added: Sequence[Policy]) -> Ruling:
-    """Decide a question by the roles' policies and the added ones."""
+    """Decide a question by the roles' policies and the added ones.
+
+    One that cannot be evaluated does not permit; if it forbids, it forbids: an overflow in its
+    condition must not open what it closes.
+    """
     policies = (*BUILT_IN, *added)
     result = cedarpy.is_authorized(  # pyright: ignore[reportUnknownMemberType] - bare dicts there
         {
@@ -87,37 +104,89 @@ def decide(question: Question, added: Sequence[Policy]) -> Ruling:
         _schema(),
     )
     # Policies are numbered in the order in which they are given.
-    reasons = sorted(int(name.removeprefix("policy")) for name in result.diagnostics.reasons)
+    made_by = {int(name.removeprefix("policy")) for name in result.diagnostics.reasons}
+    errors = [str(error) for error in result.diagnostics.errors]
+    failed = {int(number) for error in errors for number in _NUMBER.findall(error)}
+    closed = {number for number in failed if effect_of(policies[number]) == "forbid"}
+    allowed = result.allowed and not closed
     return Ruling(
-        result.allowed,
-        tuple(policies[number] for number in reasons),
-        tuple(str(error) for error in result.diagnostics.errors),
+        allowed,
+        tuple(policies[each] for each in sorted(made_by if allowed == result.allowed else closed)),
+        tuple(_NUMBER.sub(lambda found: policies[int(found[1])].name, each) for each in errors),
     )
 
 
 def check_policy(text: str, *, field: str) -> None:
     """Refuse with InvalidInputError what is not one valid policy on the known actions."""
+    if len(_PART.findall(_QUIET.sub(" ", text))) > PARTS_MAX:
+        raise _invalid(text, field, f"has more than {PARTS_MAX} brackets, dots and operators")
     try:
         parsed = json.loads(cedarpy.policies_to_json_str(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _invalid(text, field, f"is no Cedar policy: {error}") from None
     if parsed.get("templates"):
         raise _invalid(text, field, _TEMPLATE)
     count = len(parsed.get("staticPolicies", {}))
     if count != 1:
         raise _invalid(text, field, f"has {count} policies")
+    # Cedar takes a guard for an attribute that no action has, and the policy would never match.
+    for name in _guarded(parsed):
+        if name not in _NAMES:
+            raise _invalid(text, field, _no_attribute(name))
     result = cedarpy.validate_policies(  # pyright: ignore[reportUnknownMemberType] - the same
         text, schema_text()
     )
     if not result.validation_passed:
-        told = "; ".join(_plain(error.error) for error in result.errors)
-        raise _invalid(text, field, told)
+        raise _invalid(
+            text, field, _told([_OF_POLICY.sub("", error.error) for error in result.errors])
+        )
 
 
-def is_permit(policy: Policy) -> bool:
-    """Tell whether a policy permits; the other kind forbids."""
-    [parsed] = json.loads(cedarpy.policies_to_json_str(policy.text))["staticPolicies"].values()
-    return parsed["effect"] == "permit"
+def effect_of(policy: Policy) -> Effect:
+    """Tell whether a policy permits or forbids."""
+    return _effect(policy.text)
+
+
+@lru_cache(maxsize=1024)
+def _effect(text: str) -> Effect:
+    [parsed] = json.loads(cedarpy.policies_to_json_str(text))["staticPolicies"].values()
+    return parsed["effect"]
+
+
+def _guarded(node: object) -> Iterator[str]:
+    """Give each attribute that a parsed policy tests with ``has``."""
+    if isinstance(node, dict):
+        found = cast("dict[str, Any]", node)
+        if "has" in found:
+            yield str(found["has"]["attr"])
+        for each in found.values():
+            yield from _guarded(each)
+    elif isinstance(node, list):
+        for each in cast("list[object]", node):
+            yield from _guarded(each)
+
+
+def _told(errors: Sequence[str]) -> str:
+    """Put the engine's refusals in few words: it repeats one slip for every action."""
+    without: dict[str, list[str]] = {}
+    others: set[str] = set()
+    for error in errors:
+        if match := _MISSING.fullmatch(error):
+            without.setdefault(match[1], []).append(match[2])
+        else:
+            others.add(error)
+    told = [
+        f"not every action that it is about has {name}: {min(actions)} has not"
+        if name in _NAMES
+        else _no_attribute(name)
+        for name, actions in sorted(without.items())
+    ]
+    return "; ".join([*told, *sorted(others)])
+
+
+def _no_attribute(name: str) -> str:
+    near = get_close_matches(name, _NAMES, n=1)
+    return f"there is no attribute {name}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 @cache
@@ -125,7 +194,7 @@ def schema_text() -> str:
     """Return the Cedar schema of all actions, as it is shown in the reference."""
     lines = [
         "entity Tenant in [Tenant];",
-        "entity Role;",
+        f"entity Role enum {json.dumps(ROLES)};",
         "entity Token in [Role, Tenant];",
         "entity Pool in [Tenant];",
         *(f'action "{group}";' for group in GRANTS["owner"]),
@@ -143,18 +212,13 @@ def _action_line(name: str, action: Action) -> str:
     )
 
 
-def _plain(error: str) -> str:
-    """Drop the engine's own number of the policy: there is one."""
-    return error.removeprefix("for policy `policy0`, ")
-
-
 def _invalid(text: str, field: str, told: str) -> InvalidInputError:
     return InvalidInputError(
         told,
         field=field,
         given=text,
         allowed="one Cedar policy on the documented actions and attributes",
-        hint="Guard an attribute that not every action has: `context has gpuCount && …`",
+        hint="Name the action, or guard what not every action has: `context has gpuCount && …`",
     )
 
 

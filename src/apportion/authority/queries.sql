@@ -25,6 +25,10 @@ WHERE (hash = %(hash)s OR (previous_hash = %(hash)s AND previous_until > %(now)s
     AND revoked_at IS NULL
     AND (expires_at IS NULL OR expires_at > %(now)s);
 
+-- name: hold_tenant
+-- Waits for a deletion under way, and then finds nothing.
+SELECT ancestors FROM tenants WHERE id = %(id)s AND deleted_at IS NULL FOR KEY SHARE;
+
 -- name: note_use
 -- Never waits: when somebody else has the row, the use is noted by them.
 UPDATE tokens SET last_used_at = %(now)s
@@ -46,7 +50,8 @@ INSERT INTO tokens (
 ) VALUES (
     %(id)s, %(tenant_id)s, %(name)s, %(role)s, %(actions)s, %(hash)s, %(key_id)s, %(created_by)s,
     %(now)s, %(expires_at)s
-);
+)
+ON CONFLICT (id) DO NOTHING;
 
 -- name: foreign_tokens
 SELECT count(*)::int AS count

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from apportion.authority.actions import ACTIONS, GRANTS, Role, covers
-from apportion.authority.engine import Policy, Question, Ruling, Value, decide, is_permit
-from apportion.errors import ForbiddenError, NotFoundError, UnauthenticatedError
+from apportion.authority.engine import Policy, Question, Ruling, Value, decide, effect_of
+from apportion.errors import ConflictError, ForbiddenError, NotFoundError, UnauthenticatedError
 from apportion.store.connections import Connection, transaction
 from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
@@ -143,6 +143,20 @@ def no_tenant(tenant_id: str) -> NotFoundError:
     return NotFoundError("no such tenant", field="tenant_id", given=tenant_id)
 
 
+async def hold_tenant(connection: Connection, tenant_id: str) -> tuple[str, ...]:
+    """Keep a tenant from being deleted until the transaction ends; return the way from root to it.
+
+    Whatever is made for a tenant begins with this, before any other lock. The foreign key alone
+    would wait for a deletion and then let through what the deletion has not seen. NotFoundError
+    where it is deleted or never was.
+    """
+    cursor = await connection.execute(_QUERIES["hold_tenant"], {"id": tenant_id})
+    row = await cursor.fetchone()
+    if row is None:
+        raise no_tenant(tenant_id)
+    return tuple(row["ancestors"])
+
+
 def authorize_at_door(caller: Caller, action: str) -> None:
     """Refuse with ForbiddenError what the caller can never do, before anything else is read.
 
@@ -157,7 +171,7 @@ def authorize_at_door(caller: Caller, action: str) -> None:
         _enforce(caller, action, None, {})
         return
     granted = ACTIONS[action].group in GRANTS[authority.role]
-    if not granted and not any(is_permit(policy) for policy in authority.policies):
+    if not granted and not any(effect_of(policy) == "permit" for policy in authority.policies):
         raise _forbidden(action, ())
 
 
@@ -255,10 +269,13 @@ async def issue_token(
     created_by: str = SYSTEM.actor,
     token_id: str | None = None,
 ) -> Issued:
-    """Make a token for a tenant and return it: the only time that it can be read."""
+    """Make a token for a tenant and return it: the only time that it can be read.
+
+    Raises ConflictError where ``token_id`` is taken: its secret cannot be shown again.
+    """
     token = new_secret(runtime)
     own_id = token_id or runtime.new_id("tok")
-    await connection.execute(
+    cursor = await connection.execute(
         _QUERIES["insert_token"],
         {
             "id": own_id,
@@ -273,6 +290,13 @@ async def issue_token(
             "now": runtime.now(),
         },
     )
+    if not cursor.rowcount:
+        raise ConflictError(
+            "the same key made a token already, and its secret was shown then",
+            field="idempotency_key",
+            hint=f"`apportion token rotate {own_id}` gives it a new secret",
+            details={"token_id": own_id},
+        )
     return Issued(own_id, token)
 
 
