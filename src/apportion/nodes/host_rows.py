@@ -52,19 +52,19 @@ def _resources(
     node: int, document: Inventory, policy: PoolPolicy, allocated: tuple[int, int]
 ) -> list[tuple[int, str, int, Decimal, int]]:
     """Compute (node, resource, total, ratio, capacity): what is left of the host, overcommitted."""
-    pages = policy.hugepages or {
+    pages = policy.pages or {
         "2Mi": document.host.hugepages.size_2mi,
         "1Gi": document.host.hugepages.size_1gi,
     }
     pages_mib = sum(count * HUGEPAGE_SIZES_MIB[size] for size, count in pages.items())
-    vcpu = max(0, document.host.logical_cpus * 1000 - policy.reserve_vcpu_milli)
-    memory = max(0, document.host.memory_mib - pages_mib - policy.reserve_memory_mib)
+    vcpu = max(0, document.host.logical_cpus * 1000 - policy.host_reserve.vcpu)
+    memory = max(0, document.host.memory_mib - pages_mib - policy.host_reserve.memory_gib)
     rows: list[tuple[int, str, int, Decimal, int]] = []
     for resource, total, used in (
         ("vcpu", vcpu, allocated[0]),
         ("memoryGiB", memory, allocated[1]),
     ):
-        ratio = policy.ratio(resource)
+        ratio = policy.ratios[resource]
         capacity = int((total * ratio).to_integral_value(rounding=ROUND_FLOOR))
         rows.append((node, resource, total, ratio, max(capacity, used)))
     for size in ("2Mi", "1Gi"):

@@ -4,20 +4,20 @@ A small registry that other rooms add to: what the policy means for nodes is kno
 the nodes. A validator says everything that is wrong; a follow-up makes the change true everywhere.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import psycopg
+import structlog
 
 from apportion.authority.service import Caller
 from apportion.errors import ApportionError, InvalidInputError
-from apportion.pools.policy import policy_problems
+from apportion.pools.policy_rules import policy_problems
 from apportion.store.connections import Connection
 
-_LOG: Final = logging.getLogger(__name__)
+_log: Final = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,5 +92,5 @@ async def _judged(
         # The database's own trouble says nothing about the policy, and may be tried again.
         raise
     except Exception as error:  # noqa: BLE001  whatever it is, its words reach who wrote the policy
-        _LOG.exception("the policy validator %s failed", name)
+        _log.exception("a policy validator failed", validator=name)
         return [InvalidInputError(f"policy: {error}", field="policy")]
