@@ -22,10 +22,11 @@ _log: Final = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolBefore:
-    """What an update replaces."""
+    """What an update replaces, and when: what is booked from ``now`` on may speak against it."""
 
     gpu_model: str
     policy: Mapping[str, Any]
+    now: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
