@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from apportion.client import Client
-from apportion.client.connection import Connection
+from apportion.client.sync.connection import Connection
 from apportion.doors.problems import RefusedRequestError, problem_of
 from apportion.errors import (
     ApportionError,

@@ -4,11 +4,17 @@
         for pool in client.list_pools(sharing="mig").all():
             ...
 
+    async with AsyncClient.from_environment() as client:
+        async for pool in client.list_pools(sharing="mig").all():
+            ...
+
 Every method raises what the server raised: NotFoundError, ConflictError, QuotaExceededError and so
 on, with field, given, allowed, hint and details; UnavailableError when no server answers.
 """
 
-from apportion.client.client import Client
-from apportion.client.page import Page
+from apportion.client.aio.client import AsyncClient
+from apportion.client.aio.page import AsyncListing, AsyncPage
+from apportion.client.sync.client import Client
+from apportion.client.sync.page import Page
 
-__all__ = ["Client", "Page"]
+__all__ = ["AsyncClient", "AsyncListing", "AsyncPage", "Client", "Page"]

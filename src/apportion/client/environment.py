@@ -1,4 +1,4 @@
-"""Where the server is and which token to use, by the environment."""
+"""Where the server is, which token to use and for whom, by the environment."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +12,11 @@ URL_DEFAULT: Final = "http://127.0.0.1:7070"
 def server_url(environment: Mapping[str, str]) -> str:
     """Return APPORTION_URL, or where `apportion up` listens by default."""
     return environment.get("APPORTION_URL") or URL_DEFAULT
+
+
+def server_tenant(environment: Mapping[str, str]) -> str | None:
+    """Return APPORTION_TENANT; None where the token's own tenant acts."""
+    return environment.get("APPORTION_TENANT") or None
 
 
 def server_token(environment: Mapping[str, str]) -> str:

@@ -1,3 +1,4 @@
+# Made from client/aio/page.py by tools/unasync.py: change that one.
 """One page of a list, and the way to the next."""
 
 from collections.abc import Callable, Iterator

@@ -1,0 +1,73 @@
+"""Nodes, GPUs and what can be booked of them."""
+
+from typing import Literal
+
+from apportion.client.aio.asking import AsyncAsking
+from apportion.client.aio.page import AsyncListing
+from apportion.client.requests import Document, Query, body_of, path_of
+from apportion.nodes.schemas import AtomClass, AtomView, GpuView, Inventory, NodeView
+
+
+class AsyncNodes(AsyncAsking):
+    """What the API offers about machines."""
+
+    async def join_node(self, pool_id: str, inventory: Inventory | Document) -> NodeView:
+        """Take in a node's inventory; a new node joins the pool."""
+        path = path_of("pools", pool_id, "nodes")
+        return await self._send("POST", path, NodeView, body_of(inventory))
+
+    async def report_inventory(self, node_id: str, inventory: Inventory | Document) -> NodeView:
+        """Take in a report about a node of a pool."""
+        path = path_of("nodes", node_id, "inventory")
+        return await self._send("PUT", path, NodeView, body_of(inventory))
+
+    def list_nodes(
+        self,
+        *,
+        pool_id: str | None = None,
+        name: str | None = None,
+        health: Literal["healthy", "degraded", "no_capacity"] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> AsyncListing[NodeView]:
+        """List nodes by id."""
+        query = {"pool_id": pool_id, "name": name, "health": health, "limit": limit}
+        return self._list(path_of("nodes"), NodeView, query, cursor)
+
+    async def get_node(self, node_id: str) -> NodeView:
+        """Show a node and its host resources."""
+        return await self._send("GET", path_of("nodes", node_id), NodeView)
+
+    def list_gpus(
+        self,
+        *,
+        pool_id: str | None = None,
+        node: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> AsyncListing[GpuView]:
+        """List GPUs by UUID; ``node`` is a node's name."""
+        query = {"pool_id": pool_id, "node": node, "limit": limit}
+        return self._list(path_of("gpus"), GpuView, query, cursor)
+
+    def list_atoms(
+        self,
+        *,
+        pool_id: str | None = None,
+        gpu_id: str | None = None,
+        class_: AtomClass | None = None,
+        bookable: bool | None = None,
+        profile: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> AsyncListing[AtomView]:
+        """List what can be booked."""
+        query: Query = {
+            "pool_id": pool_id,
+            "gpu_id": gpu_id,
+            "class": class_,
+            "bookable": bookable,
+            "profile": profile,
+            "limit": limit,
+        }
+        return self._list(path_of("atoms"), AtomView, query, cursor)

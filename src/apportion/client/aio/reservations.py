@@ -1,0 +1,69 @@
+"""Reservations, and the usage that they leave."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from apportion.client.aio.asking import AsyncAsking
+from apportion.client.aio.page import AsyncListing
+from apportion.client.answers import error_of_problem
+from apportion.client.requests import Document, Query, instant_of, keyed, path_of
+from apportion.errors import ApportionError
+from apportion.metering.schemas import UsageView
+from apportion.reservations.schemas import ReservationCreate, ReservationView, State
+
+
+class AsyncReservations(AsyncAsking):
+    """What the API offers about reservations."""
+
+    async def create_reservation(self, request: ReservationCreate | Document) -> ReservationView:
+        """Reserve; what has no room waits."""
+        path = path_of("reservations")
+        return await self._send("POST", path, ReservationView, keyed(request))
+
+    async def create_reservations(
+        self, requests: Sequence[ReservationCreate | Document]
+    ) -> list[ReservationView | ApportionError]:
+        """Reserve up to 500 at once; each stands alone, with its own answer or error."""
+        body = {"reservations": [keyed(each) for each in requests]}
+        path = path_of("reservations", "batch")
+        answer = await self._connection.ask("POST", path, body=body)
+        return [
+            error_of_problem(item["error"])
+            if "error" in item
+            else ReservationView.model_validate(item["reservation"])
+            for item in answer["items"]
+        ]
+
+    def list_reservations(
+        self,
+        *,
+        pool_id: str | None = None,
+        states: Sequence[State] | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> AsyncListing[ReservationView]:
+        """List reservations, newest first."""
+        query: Query = {
+            "pool_id": pool_id,
+            "state": None if states is None else list(states),
+            "name": name,
+            "limit": limit,
+        }
+        return self._list(path_of("reservations"), ReservationView, query, cursor)
+
+    async def get_reservation(self, reservation_id: str) -> ReservationView:
+        """Show a reservation and what it has."""
+        return await self._send("GET", path_of("reservations", reservation_id), ReservationView)
+
+    async def release_reservation(self, reservation_id: str) -> ReservationView:
+        """End a reservation now, or cancel it."""
+        path = path_of("reservations", reservation_id, "release")
+        return await self._send("POST", path, ReservationView)
+
+    async def get_usage(
+        self, start: datetime | str, end: datetime | str | None = None
+    ) -> UsageView:
+        """Return exact GPU hours within [start, end); till now without an end."""
+        query = {"start": instant_of(start), "end": instant_of(end)}
+        return await self._send("GET", path_of("usage"), UsageView, query=query)
