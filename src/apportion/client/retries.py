@@ -28,6 +28,6 @@ class Pauses:
         """Return the pause after so many failures in a row."""
         whole = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), PAUSE_SECONDS_MAX)
         pause = whole * (0.5 + self.chance() / 2)
-        if isinstance(asked_seconds, int):
+        if isinstance(asked_seconds, int | float):
             return min(max(pause, asked_seconds), PAUSE_SECONDS_MAX)
         return pause

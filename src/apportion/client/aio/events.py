@@ -39,14 +39,18 @@ class AsyncEvents(AsyncAsking):
         *,
         subject: str | None = None,
         type_prefix: str | None = None,
+        from_: Literal["now", "start"] | None = None,
+        cursor: str | None = None,
         last_event_id: str | None = None,
     ) -> AsyncGenerator[EventView]:
-        """Give each event as it happens, from now on or after the one of that id.
+        """Give each event as it happens, without an end: ``list_events`` gives those until now.
 
-        What breaks the connection is met by opening it again after the last event that came: none
-        is lost and none comes twice. It goes on until it is closed, or the token may no longer.
+        It begins now, or at the first event (``from_="start"``), after a list's ``cursor``, or
+        after the event of an id. A connection that breaks is opened again after the last event
+        that came: none is lost and none comes twice. What ends it is that it is closed, that the
+        token may no longer, or that no server answers for about half a minute.
         """
-        query = {"subject": subject, "type": type_prefix}
+        query = {"subject": subject, "type": type_prefix, "from": from_, "cursor": cursor}
         return follow(self._connection, path_of("events", "stream"), query, last_event_id)
 
     def list_audit(

@@ -1,6 +1,7 @@
 """A stream of events that outlives its connections."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from apportion.client.aio.connection import AsyncConnection
 from apportion.client.requests import Query
@@ -14,20 +15,22 @@ async def follow(
 ) -> AsyncGenerator[EventView]:
     """Give events; a connection that breaks or ends is opened again after the last one.
 
-    A server tells where it stands as soon as it is reached, in an id without data, so that nothing
-    is missed where the connection breaks before the first event. Raises UnavailableError where no
-    server answers several times in a row, and what else a server refuses with.
+    The server tells where it stands as soon as it is reached, in an id without data, so that
+    nothing is missed where the connection breaks before the first event. Raises UnavailableError
+    where no server answers several times in a row, and whatever else the server refuses with.
     """
-    attempts, failures = ATTEMPTS, 0
+    attempts, failures, pause = ATTEMPTS, 0, None
     while True:
         try:
-            async for told in connection.listen(path, query, last_event_id):
-                attempts, failures = STREAM_ATTEMPTS, 0
-                last_event_id = told.id or last_event_id
-                if told.data:
-                    yield EventView.model_validate_json(told.data)
+            async with aclosing(connection.listen(path, query, last_event_id)) as news:
+                async for told in news:
+                    attempts, failures = STREAM_ATTEMPTS, 0
+                    last_event_id = told.id or last_event_id
+                    pause = pause if told.retry is None else told.retry / 1000
+                    if told.data:
+                        yield EventView.model_validate_json(told.data)
         except UnavailableError:
             if failures + 1 == attempts:
                 raise
         failures = min(failures + 1, attempts - 1)
-        await connection.sleep(connection.pauses.after(failures))
+        await connection.sleep(connection.pauses.after(failures, pause))
