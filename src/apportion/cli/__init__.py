@@ -4,6 +4,7 @@ A noun's module has ``add_arguments(parser)`` and ``run(args) -> int``; it sets 
 an example. Exit codes: 0 done, 1 not possible as asked or refused by the server, 2 bad input, 130
 interrupted.
 """
+# PYTHON_ARGCOMPLETE_OK
 
 import argparse
 import codecs
@@ -22,15 +23,25 @@ NOUNS: Final[Mapping[str, str]] = {
     "accounting": "sum the recorded fractional GPU hours",
     "gpu": "list GPU models, their MIG profiles and placements",
     "layout": "check whether a MIG layout can exist on a GPU",
-    "pool": "create and show pools of GPUs",
+    "caller": "show who the token stands for and what it may do",
+    "tenant": "create, show and delete tenants",
+    "token": "create, rotate and revoke tokens",
+    "role": "list the built-in roles and what each may do",
+    "policy": "permit and forbid, and explain a decision",
+    "site": "create and show sites",
+    "pool": "create, change, offer and retire pools of GPUs",
     "node": "import and show nodes",
     "atom": "list what can be booked",
     "reserve": "reserve GPUs or parts of them for a window of time",
     "reservation": "show and release reservations",
-    "quota": "show and set quotas",
+    "quota": "show, set and explain quotas",
     "usage": "show billed GPU hours",
-    "event": "follow what happens",
+    "event": "list and watch what happens",
+    "audit": "list who did what to which object",
+    "webhook": "send events to other systems",
+    "api": "call any operation of the API by its id",
     "doctor": "check the rules on live data",
+    "completion": "print what a shell needs to complete commands",
 }
 
 _BROKEN_PIPE = 141
@@ -62,9 +73,16 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n(see {self.prog} --help)\n")
 
 
-class _Noun(Protocol):
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def run(self, args: argparse.Namespace) -> int: ...
+class Noun(Protocol):
+    """What each noun's module has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the noun's verbs and flags."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do what was asked and return the exit code."""
+        ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     ``APPORTION_DEBUG=1`` lets every error through as it is raised.
     """
+    if "_ARGCOMPLETE" in os.environ:  # a shell completes a line
+        return _complete()
     _print_what_the_terminal_can()
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
@@ -91,6 +111,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _complete() -> int:
+    """Answer the shell; a fault must show nothing in the middle of what a person types."""
+    try:
+        from apportion.cli.completing import complete
+
+        complete()
+    except Exception:
+        if os.environ.get("APPORTION_DEBUG") == "1":
+            raise
+    return 1
+
+
 def _dispatch(argv: list[str]) -> int:
     """Find the noun, build its parser alone, run it."""
     if not argv or argv[0] in {"-h", "--help", "help"}:
@@ -104,7 +136,7 @@ def _dispatch(argv: list[str]) -> int:
     name, rest = argv[0], argv[1:]
     if name not in NOUNS:
         raise _unknown(name)
-    noun = cast("_Noun", importlib.import_module(f"apportion.cli.{name}"))
+    noun = cast("Noun", importlib.import_module(f"apportion.cli.{name}"))
     parser = Parser(prog=f"apportion {name}", description=NOUNS[name])
     noun.add_arguments(parser)
     return noun.run(parser.parse_args(rest))

@@ -3,14 +3,16 @@
 import argparse
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
+from apportion.cli.finding import is_id, the_one
 from apportion.cli.output import add_output_argument
 from apportion.errors import ApportionError, InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:  # loading the client takes half a second, which --help must not
     from apportion.client import Client
+    from apportion.client.sync.connection import Connection
     from apportion.pools.schemas import PoolView
 
 
@@ -28,6 +30,11 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="holds the token (default: APPORTION_TOKEN, then APPORTION_TOKEN_FILE)",
     )
+    group.add_argument(
+        "--tenant",
+        metavar="ID",
+        help="act for this tenant, which is below the token's own (default: APPORTION_TENANT)",
+    )
 
 
 def connect(args: argparse.Namespace) -> "Client":
@@ -38,6 +45,37 @@ def connect(args: argparse.Namespace) -> "Client":
     """
     from apportion.client import Client
 
+    with _naming_settings(args):
+        return Client.from_environment(_environment(args))
+
+
+@contextmanager
+def connect_plainly(args: argparse.Namespace) -> "Generator[Connection]":
+    """Give the bare connection, for requests that are known only when the server is asked.
+
+    Raises what `connect` raises.
+    """
+    from apportion.client.environment import server_tenant, server_token, server_url
+    from apportion.client.sync.client import TIMEOUT_SECONDS
+    from apportion.client.sync.connection import Connection
+
+    with _naming_settings(args):
+        environment = _environment(args)
+        connection = Connection(
+            server_url(environment),
+            server_token(environment),
+            tenant=server_tenant(environment),
+            timeout_seconds=TIMEOUT_SECONDS,
+            transport=None,
+        )
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _environment(args: argparse.Namespace) -> Mapping[str, str]:
+    """Return the environment with the flags over it."""
     _check_text(args)
     environment = dict(os.environ)
     if args.url is not None:
@@ -45,22 +83,34 @@ def connect(args: argparse.Namespace) -> "Client":
     if args.token_file is not None:
         environment.pop("APPORTION_TOKEN", None)
         environment["APPORTION_TOKEN_FILE"] = args.token_file
-    url = "APPORTION_URL" if args.url is None else "--url"
+    if args.tenant is not None:
+        environment["APPORTION_TENANT"] = args.tenant
+    return environment
+
+
+def _naming_settings(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Name in refusals the flag, or else the variable, that a setting came from."""
     token = {} if args.token_file is None else {"APPORTION_TOKEN_FILE": "--token-file"}
-    with naming({"url": url, **token}):
-        return Client.from_environment(environment)
+    return naming(
+        {
+            "url": "APPORTION_URL" if args.url is None else "--url",
+            "tenant": "APPORTION_TENANT" if args.tenant is None else "--tenant",
+            **token,
+        }
+    )
 
 
 def find_pool(client: "Client", text: str, *, field: str) -> "PoolView":
-    """Return the pool of that id or name; NotFoundError when there is none."""
+    """Return the pool of that id or name; of one's own and one that is offered, one's own.
+
+    Raises NotFoundError when there is none, InvalidInputError when several owners offer one.
+    """
     with naming({"pool_id": field, "name": field}):
-        if text.startswith("pool_"):  # no name has an underscore
+        if is_id(text):
             return client.get_pool(text)
-        for pool in client.list_pools(name=text).items:
-            return pool
-    raise NotFoundError(
-        "no such pool", field=field, given=text, hint="`apportion pool list` shows them"
-    )
+        found = client.list_pools(name=text).items
+    own = [pool for pool in found if pool.owned]
+    return the_one(own or found, text, field=field, what="pool")
 
 
 class PoolNames:

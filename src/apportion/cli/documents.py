@@ -1,4 +1,4 @@
-"""JSON that a user hands over: in the flag itself, in a file, or on standard input."""
+"""JSON and text that a user hands over: in the flag itself, in a file, or on standard input."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ def read_json(source: str, *, field: str) -> Any:
 
     Raises InvalidInputError that says where it is wrong.
     """
-    return parse_json(_text_of(source, field), field=field)
+    return parse_json(read_text(source, field=field), field=field)
 
 
 def parse_json(text: str, *, field: str) -> Any:
@@ -46,7 +46,8 @@ def parse_json(text: str, *, field: str) -> Any:
     return document
 
 
-def _text_of(source: str, field: str) -> str:
+def read_text(source: str, *, field: str) -> str:
+    """Read a text in UTF-8 from a file, or from standard input where the source is ``-``."""
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
         return data.decode("utf-8-sig")

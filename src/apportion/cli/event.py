@@ -14,7 +14,7 @@ from apportion.cli.times import short_time
 from apportion.errors import InvalidInputError, UnavailableError
 
 if TYPE_CHECKING:
-    from apportion.client import Page
+    from apportion.client import Client, Page
     from apportion.events.schemas import EventView
 
 HEADERS: Final = ("time (UTC)", "type", "subject", "facts")
@@ -23,29 +23,46 @@ _PAUSE_SECONDS = 1.0
 _PAGE = 1000
 _FACTS_WIDTH = 80
 _EMPTY = "No such events yet."
+_FLAGS: Final = {
+    "type": "--type",
+    "subject": "--subject",
+    "Last-Event-ID": "--after",
+    "last_event_id": "--after",
+}
 _EXAMPLES = """\
 examples:
   apportion event list --type reservation.
   apportion event list --subject res_01k...
   apportion event list --follow                  until Ctrl-C
-  apportion event list --follow -o json          one JSON document a line"""
+  apportion event watch                          what happens from now on, until Ctrl-C
+  apportion event watch --after ID -o json       after an event that was seen, one JSON a line"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `list`."""
+    """Add `list` and `watch`."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|watch")
     listing = verbs.add_parser("list", help="list events, oldest first", epilog=_EXAMPLES)
-    listing.add_argument("--subject", metavar="ID", help="only of this object")
-    listing.add_argument("--type", metavar="START", help="only types that begin so: reservation.")
+    _add_filters(listing)
     listing.add_argument("--follow", action="store_true", help="go on with what happens")
     add_list_arguments(listing)
     add_server_arguments(listing)
+    watch = verbs.add_parser("watch", help="show events as they happen", epilog=_EXAMPLES)
+    _add_filters(watch)
+    watch.add_argument("--after", metavar="ID", help="begin after this event (default: now)")
+    add_server_arguments(watch)
+
+
+def _add_filters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--subject", metavar="ID", help="only of this object")
+    parser.add_argument("--type", metavar="START", help="only types that begin so: reservation.")
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, and follow if asked; 0, or the server's refusal."""
-    with connect(args) as client, naming({"type": "--type", "subject": "--subject"}):
+    """List, follow or watch; 0, or the server's refusal."""
+    with connect(args) as client, naming(_FLAGS):
+        if args.verb == "watch":
+            return _watch(args, client)
         fetch = partial(client.list_events, subject=args.subject, type_prefix=args.type)
         if args.follow:
             _follow(args, fetch)
@@ -56,19 +73,36 @@ def _follow(args: argparse.Namespace, fetch: "Fetch[EventView]") -> NoReturn:
     """Print what there is and what comes, until somebody stops it; a server's restart does not."""
     if args.limit is not None:
         raise InvalidInputError("has no meaning together with --follow", field="--limit")
-    if args.output == "yaml":
-        raise InvalidInputError(
-            "cannot be followed", field="--output", given="yaml", allowed="table, json"
-        )
+    _refuse_yaml(args)
     columns = Columns(HEADERS)
     with naming({"cursor": "--cursor"}):
         page = fetch(limit=_PAGE, cursor=args.cursor)
     while True:
         if page.items:
-            _print(page, columns, args.output)
+            _print(page.items, columns, args.output)
         else:
             time.sleep(_PAUSE_SECONDS)
         page = _next(page)
+
+
+def _watch(args: argparse.Namespace, client: "Client") -> int:
+    """Print each event as the server tells of it, until somebody stops it."""
+    _refuse_yaml(args)
+    columns = Columns(HEADERS)
+    told = client.stream_events(
+        subject=args.subject, type_prefix=args.type, last_event_id=args.after
+    )
+    for event in told:
+        _print([event], columns, args.output)
+    return 0
+
+
+def _refuse_yaml(args: argparse.Namespace) -> None:
+    """Refuse what has no way to write one document after another as they come."""
+    if args.output == "yaml":
+        raise InvalidInputError(
+            "cannot be followed", field="--output", given="yaml", allowed="table, json"
+        )
 
 
 def _next(page: "Page[EventView]") -> "Page[EventView]":
@@ -83,11 +117,11 @@ def _next(page: "Page[EventView]") -> "Page[EventView]":
             time.sleep(_PAUSE_SECONDS)
 
 
-def _print(page: "Page[EventView]", columns: Columns, output: str) -> None:
+def _print(events: "Sequence[EventView]", columns: Columns, output: str) -> None:
     if output == "table":
-        text = columns.text([_row(event) for event in page.items])
+        text = columns.text([_row(event) for event in events])
     else:
-        text = "\n".join(json.dumps(data_of(each), ensure_ascii=False) for each in page.items)
+        text = "\n".join(json.dumps(data_of(each), ensure_ascii=False) for each in events)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from apportion.cli.confirming import add_yes_argument, is_confirmed
 from apportion.cli.connection import PoolNames, add_server_arguments, connect, find_pool, naming
 from apportion.cli.listing import add_list_arguments, data_of, print_list
 from apportion.cli.output import print_data
 from apportion.cli.reservation_text import device_text, reservation_lines
 from apportion.cli.times import both_zones, short_time
-from apportion.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(show)
     release = verbs.add_parser("release", help="end it now, or cancel it", epilog=_EXAMPLES)
     release.add_argument("id", metavar="ID", help="its id")
-    release.add_argument("--yes", action="store_true", help="do not ask")
+    add_yes_argument(release)
     add_server_arguments(release)
 
 
@@ -103,8 +103,7 @@ def _show(args: argparse.Namespace, client: "Client") -> int:
 
 
 def _release(args: argparse.Namespace, client: "Client") -> int:
-    if not args.yes and not _confirmed(client.get_reservation(args.id)):
-        sys.stdout.write("Nothing was changed.\n")
+    if not args.yes and not is_confirmed(args, _question(client.get_reservation(args.id))):
         return 1
     view = client.release_reservation(args.id)
     if args.output != "table":
@@ -115,13 +114,6 @@ def _release(args: argparse.Namespace, client: "Client") -> int:
     return 0
 
 
-def _confirmed(view: "ReservationView") -> bool:
-    """Ask the person at the terminal; refuse where nobody can be asked."""
-    if not sys.stdin.isatty():
-        raise InvalidInputError(
-            "nobody can be asked here whether to end it", field="--yes", allowed="--yes"
-        )
+def _question(view: "ReservationView") -> str:
     until = "" if view.end is None else f", until {both_zones(view.end)}"
-    sys.stderr.write(f"End {view.id} {view.name or ''} ({view.state}{until}) now? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    return f"End {view.id} {view.name or ''} ({view.state}{until}) now?"

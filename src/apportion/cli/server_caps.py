@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from apportion.cli.connection import find_pool
 from apportion.errors import InvalidStateError
 from apportion.planning.capabilities import ClusterGpuCaps
-from apportion.pools.policy import read_policy
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -64,6 +63,9 @@ def split_capabilities(pool: "PoolView") -> ClusterGpuCaps:
     Enough for any ask that neither names memory nor a part of a GPU that MIG splits, and it costs
     no look at thousands of GPUs.
     """
+    # Loading the schema of policies takes longer than all else that a command loads before it asks.
+    from apportion.pools.policy import read_policy
+
     policy = read_policy(pool.policy, pool.sharing)
     return ClusterGpuCaps(
         supports_mig=pool.sharing == "mig",

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from apportion.cli.connection import naming
 from apportion.cli.documents import parse_json, read_json
 from apportion.cli.listing import Columns, print_list
-from apportion.cli.pool import read_limit
+from apportion.cli.pool_words import read_limit
 from apportion.client import Page
 from apportion.errors import InvalidInputError
 

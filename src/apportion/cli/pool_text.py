@@ -1,0 +1,92 @@
+"""A pool, its quotas and its offers in words."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from apportion.cli.output import amount_text, table
+from apportion.cli.pool_words import ATOM_CLASSES
+from apportion.cli.server_caps import split_capabilities
+from apportion.cli.showing import fact_lines
+from apportion.cli.times import both_zones, short_time
+
+if TYPE_CHECKING:
+    from apportion.pools.schemas import OfferView, PoolView, QuotaView
+
+POOL_HEADERS = ("name", "model", "sharing", "class", "region", "owner", "quota used", "id")
+OFFER_HEADERS = ("tenant", "priority", "descendants", "quota used", "since")
+
+
+def pool_row(pool: "PoolView") -> Sequence[object]:
+    """Give a pool's row below POOL_HEADERS."""
+    return (
+        pool.name,
+        pool.gpu_model,
+        _sharing(pool),
+        pool.class_,
+        pool.region,
+        f"{pool.owner_tenant_id} (archived)" if pool.archived else pool.owner_tenant_id,
+        _quotas_used(pool.quotas),
+        pool.id,
+    )
+
+
+def pool_lines(pool: "PoolView") -> list[str]:
+    """Write a pool with what its tenant may use of it."""
+    facts = {
+        "id": pool.id,
+        "owner": pool.owner_tenant_id if pool.owned else f"{pool.owner_tenant_id}, who offers it",
+        "GPU model": pool.gpu_model,
+        "sharing": _sharing(pool),
+        "class": pool.class_,
+        "site": f"{pool.site_id} in {pool.region}",
+        "provider": pool.provider_account_id,
+        "created": both_zones(pool.created_at),
+        "version": pool.version,
+        "policy": json.dumps(pool.policy) if pool.policy else "none",
+    }
+    title = f"{pool.name} (archived)" if pool.archived else pool.name
+    return [*fact_lines(title, facts), *quota_lines(pool.quotas)]
+
+
+def quota_lines(quotas: "Sequence[QuotaView]") -> list[str]:
+    """Write limits and what is used of them, where there are any."""
+    rows = [(each.resource, amount_text(each.max), amount_text(each.used)) for each in quotas]
+    return ["", table(("quota", "limit", "used"), rows)] if rows else []
+
+
+def offer_row(offer: "OfferView") -> Sequence[object]:
+    """Give an offer's row below OFFER_HEADERS."""
+    return (
+        offer.tenant_id,
+        offer.priority,
+        "yes" if offer.include_descendants else "no",
+        _quotas_used(offer.quotas),
+        short_time(offer.created_at),
+    )
+
+
+def offer_lines(pool: "PoolView", offer: "OfferView") -> list[str]:
+    """Write what is offered to whom."""
+    whom = f"{offer.tenant_id} and all below it" if offer.include_descendants else offer.tenant_id
+    title = f"{pool.name} is offered to {whom}, priority {offer.priority}"
+    return [title, *quota_lines(offer.quotas)]
+
+
+def _quotas_used(quotas: "Sequence[QuotaView]") -> str:
+    used = [f"{each.resource} {_used(each)}" for each in quotas if each.resource in ATOM_CLASSES]
+    return ", ".join(used) or "none"
+
+
+def _used(quota: "QuotaView") -> str:
+    used = amount_text(quota.used)
+    return used if quota.max == "unlimited" else f"{used} of {amount_text(quota.max)}"
+
+
+def _sharing(pool: "PoolView") -> str:
+    caps = split_capabilities(pool)
+    if caps.slots_per_gpu is not None:
+        return f"{pool.sharing}, {caps.slots_per_gpu} slots"
+    if caps.shares_per_gpu is not None:
+        return f"{pool.sharing}, {caps.shares_per_gpu} shares"
+    return pool.sharing
