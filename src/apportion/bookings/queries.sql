@@ -243,3 +243,12 @@ WHERE tenant_id = %(tenant_id)s
     AND upper(planned) > %(now)s
     AND lower(planned) <= %(now)s
 GROUP BY pool_id, share_num, share_den;
+
+-- name: held_in_pool
+SELECT
+    count(*)::int AS bookings, count(DISTINCT gpu_id)::int AS gpus,
+    CASE WHEN NOT bool_or(upper_inf(during) OR upper(during) = 'infinity') THEN max(upper(during)) END
+        AS free_from
+FROM gpus
+JOIN bookings ON bookings.gpu_id = gpus.id
+WHERE gpus.pool_id = %(pool_id)s AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL);

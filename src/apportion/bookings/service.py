@@ -115,6 +115,15 @@ class HostChange:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolHeld:
+    """What is held in a pool now or later; ``free_from`` is None when nobody can say."""
+
+    bookings: int
+    gpus: int
+    free_from: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class BookingView:
     """A booking as it is shown."""
 
@@ -287,6 +296,12 @@ async def live(
     gpu_changes = [_gpu_change(row) for row in await gpus.fetchall()]
     hosts = await connection.execute(_QUERIES["live_host"], parameters)
     return gpu_changes, [_host_change(row) for row in await hosts.fetchall()]
+
+
+async def held_in_pool(connection: Connection, pool_id: str, now: datetime) -> PoolHeld:
+    """Return how much of a pool's GPUs is held now or later, and when the last of it ends."""
+    cursor = await connection.execute(_QUERIES["held_in_pool"], {"pool_id": pool_id, "now": now})
+    return PoolHeld(**(await cursor.fetchall())[0])
 
 
 async def host_peaks(

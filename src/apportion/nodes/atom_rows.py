@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from fractions import Fraction
 from typing import Any, Final
 
 from psycopg.types.json import Jsonb
@@ -43,11 +44,12 @@ async def write_atoms(
         atom
         for uuid, atoms in there.items()
         for key, atom in atoms.items()
-        if key not in wanted.get(uuid, {})
+        if not _is_same(atom, wanted.get(uuid, {}).get(key))
     ]
-    await _let_go(connection, gone, now)
     recut = [uuid for uuid, atoms in wanted.items() if _is_recut(there.get(uuid), atoms)]
     await connection.execute(_QUERIES["raise_generation"], {"uuids": recut})
+    for atom in await _let_go(connection, gone, now):
+        del there[atom["uuid"]][atom["key"]]
     fresh = [
         (gpu_ids[uuid], atom)
         for uuid, atoms in wanted.items()
@@ -64,6 +66,11 @@ async def write_atoms(
     await _update_atoms(connection, kept)
 
 
+def _is_same(there: Mapping[str, Any], wanted: AtomSpec | None) -> bool:
+    """Tell whether an atom is what it was: a slot of four is no slot of two, whatever its key."""
+    return wanted is not None and wanted.share == Fraction(there["share_num"], there["share_den"])
+
+
 def _is_recut(there: Mapping[str, Any] | None, wanted: Mapping[str, AtomSpec]) -> bool:
     """Tell whether a GPU that we knew is now cut otherwise than it was when last seen."""
     if there is None:
@@ -71,13 +78,19 @@ def _is_recut(there: Mapping[str, Any] | None, wanted: Mapping[str, AtomSpec]) -
     return {key for key, row in there.items() if row["reason"] != MISSING} != set(wanted)
 
 
-async def _let_go(connection: Connection, gone: Sequence[Mapping[str, Any]], now: datetime) -> None:
-    """Retire atoms that are no longer there; one that somebody has stays, unbookable, till then."""
-    ids = [atom["id"] for atom in gone]
-    booked = await bookings.booked_atoms(connection, ids, now)
+async def _let_go(
+    connection: Connection, gone: Sequence[Mapping[str, Any]], now: datetime
+) -> list[Mapping[str, Any]]:
+    """Retire atoms that are no longer there, and return them.
+
+    One that somebody has stays, unbookable, till then.
+    """
+    booked = await bookings.booked_atoms(connection, [atom["id"] for atom in gone], now)
     await connection.execute(_QUERIES["miss_atoms"], {"ids": sorted(booked), "reason": MISSING})
-    retired = [atom for atom in ids if atom not in booked]
-    await connection.execute(_QUERIES["retire_atoms"], {"ids": retired, "now": now})
+    retired = [atom for atom in gone if atom["id"] not in booked]
+    ids = [atom["id"] for atom in retired]
+    await connection.execute(_QUERIES["retire_atoms"], {"ids": ids, "now": now})
+    return retired
 
 
 async def _insert_atoms(

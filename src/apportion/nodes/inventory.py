@@ -1,6 +1,7 @@
 """Taking in what nodes report: one document is a full picture of one node."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from psycopg.types.json import Jsonb
@@ -42,11 +43,13 @@ async def import_inventories(
     """
     now = runtime.now()
     async with transaction(runtime.db) as connection:
+        await load_record(connection, caller, pool_id)
+        # One import of a pool at a time; whoever keeps a picture of the pool reloads it.
+        await connection.execute(_QUERIES["touch_pool"], {"pool_id": pool_id})
+        # Read only now: its policy may have changed while this waited, and with it the ruler.
         pool = await load_record(connection, caller, pool_id)
         derived = [_derive(document, pool, caller) for document in documents]
         _check_once(derived)
-        # One import of a pool at a time; whoever keeps a picture of the pool reloads it.
-        await connection.execute(_QUERIES["touch_pool"], {"pool_id": pool_id})
         nodes = await _write_nodes(runtime, connection, caller, pool, derived)
         await _write_gpus(connection, pool, derived, nodes)
         await write_atoms(connection, pool, derived, nodes, now)
@@ -55,11 +58,30 @@ async def import_inventories(
     return [nodes[each.document.node]["uid"] for each in derived]
 
 
+async def derive_again(
+    connection: Connection, pool: PoolRecord, nodes: Sequence[Mapping[str, Any]], now: datetime
+) -> None:
+    """Derive everything anew from the last reports: the pool's policy says otherwise by now.
+
+    ``nodes`` are the pool's, held by the caller, who holds the pool and its GPUs too.
+    """
+    derived = [_as_reported(Inventory.model_validate(node["inventory"]), pool) for node in nodes]
+    by_name = {node["name"]: node for node in nodes}
+    await connection.execute(_QUERIES["touch_pool"], {"pool_id": pool.id})
+    await _write_gpus(connection, pool, derived, by_name)
+    await write_atoms(connection, pool, derived, by_name, now)
+    await write_resources(connection, pool, derived, by_name, now)
+
+
 def _derive(document: Inventory, pool: PoolRecord, caller: Caller) -> Derived:
     if document.owner_tenant_id not in (None, caller.tenant_id):
         raise InvalidInputError(
             "no such tenant", field="owner_tenant_id", given=document.owner_tenant_id
         )
+    return _as_reported(document, pool)
+
+
+def _as_reported(document: Inventory, pool: PoolRecord) -> Derived:
     gpus = tuple(
         derive(
             report,

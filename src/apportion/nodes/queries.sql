@@ -9,6 +9,26 @@ ON CONFLICT (board, profile, start) DO UPDATE SET units = excluded.units
 -- name: touch_pool
 UPDATE pools SET fleet_revision = fleet_revision + 1 WHERE id = %(pool_id)s;
 
+-- name: hold_nodes
+-- In the order in which bookings of host resources hold them.
+SELECT id, uid, name, inventory
+FROM nodes
+WHERE pool_id = %(pool_id)s
+ORDER BY id
+FOR NO KEY UPDATE;
+
+-- name: hold_gpus_of_pool
+SELECT 1 FROM gpus WHERE pool_id = %(pool_id)s ORDER BY id FOR NO KEY UPDATE;
+
+-- name: products
+SELECT product, board, array_agg(DISTINCT nodes.name ORDER BY nodes.name) AS nodes,
+    count(*)::int AS gpus
+FROM gpus
+JOIN nodes ON nodes.id = node_id
+WHERE gpus.pool_id = %(pool_id)s AND present
+GROUP BY product, board
+ORDER BY product, board;
+
 -- name: upsert_nodes
 INSERT INTO nodes (
     uid, tenant_id, pool_id, name, target, controller, health, health_reason, inventory,
@@ -59,6 +79,7 @@ FROM unnest(
 ON CONFLICT (uuid) DO UPDATE SET
     index = excluded.index,
     product = excluded.product,
+    model = excluded.model,
     board = excluded.board,
     pci_address = excluded.pci_address,
     memory_mib = excluded.memory_mib,
@@ -78,7 +99,9 @@ WHERE node_id = ANY (%(node_ids)s) AND uuid <> ALL (%(uuids)s::text[]) AND prese
 
 -- name: live_atoms
 -- Every GPU of the nodes, also one without atoms yet.
-SELECT gpus.uuid, gpus.id AS gpu_id, atoms.id, atoms.key, atoms.reason, atoms.attributes
+SELECT
+    gpus.uuid, gpus.id AS gpu_id, atoms.id, atoms.key, atoms.reason, atoms.attributes, share_num,
+    share_den
 FROM gpus
 LEFT JOIN atoms ON atoms.gpu_id = gpus.id AND atoms.retired_at IS NULL
 WHERE gpus.node_id = ANY (%(node_ids)s);
