@@ -107,7 +107,7 @@ def decide(question: Question, added: Sequence[Policy]) -> Ruling:
     made_by = {int(name.removeprefix("policy")) for name in result.diagnostics.reasons}
     errors = [str(error) for error in result.diagnostics.errors]
     failed = {int(number) for error in errors for number in _NUMBER.findall(error)}
-    closed = {number for number in failed if effect_of(policies[number]) == "forbid"}
+    closed = {number for number in failed if effect_of(policies[number].text) == "forbid"}
     allowed = result.allowed and not closed
     return Ruling(
         allowed,
@@ -142,13 +142,9 @@ def check_policy(text: str, *, field: str) -> None:
         )
 
 
-def effect_of(policy: Policy) -> Effect:
-    """Tell whether a policy permits or forbids."""
-    return _effect(policy.text)
-
-
 @lru_cache(maxsize=1024)
-def _effect(text: str) -> Effect:
+def effect_of(text: str) -> Effect:
+    """Tell whether the one policy of a text permits or forbids."""
     [parsed] = json.loads(cedarpy.policies_to_json_str(text))["staticPolicies"].values()
     return parsed["effect"]
 

@@ -14,12 +14,24 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from apportion.authority.actions import ACTIONS, GRANTS, Role, covers
-from apportion.authority.engine import Policy, Question, Ruling, Value, decide, effect_of
+from apportion.authority.engine import (
+    BUILT_IN,
+    Policy,
+    Question,
+    Ruling,
+    Value,
+    check_policy,
+    decide,
+    effect_of,
+)
 from apportion.errors import ConflictError, ForbiddenError, NotFoundError, UnauthenticatedError
 from apportion.store.connections import Connection, transaction
 from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
+
+# What other rooms need of the engine.
+__all__ = ["BUILT_IN", "Policy", "Ruling", "Value", "check_policy", "effect_of"]
 
 ROOT: Final = "root"
 EVERYTHING: Final = ("*",)
@@ -138,22 +150,24 @@ async def authenticate(
     )
 
 
-def no_tenant(tenant_id: str) -> NotFoundError:
+def no_tenant(tenant_id: str, *, field: str = "tenant_id") -> NotFoundError:
     """Return the refusal of a tenant that does not exist for the caller."""
-    return NotFoundError("no such tenant", field="tenant_id", given=tenant_id)
+    return NotFoundError("no such tenant", field=field, given=tenant_id)
 
 
-async def hold_tenant(connection: Connection, tenant_id: str) -> tuple[str, ...]:
+async def hold_tenant(
+    connection: Connection, tenant_id: str, *, field: str = "tenant_id"
+) -> tuple[str, ...]:
     """Keep a tenant from being deleted until the transaction ends; return the way from root to it.
 
-    Whatever is made for a tenant begins with this, before any other lock. The foreign key alone
-    would wait for a deletion and then let through what the deletion has not seen. NotFoundError
-    where it is deleted or never was.
+    Whatever is made for a tenant begins with this: after the gates of pools, before any other lock.
+    The foreign key alone would wait for a deletion and then let through what the deletion has not
+    seen. NotFoundError where it is deleted or never was.
     """
     cursor = await connection.execute(_QUERIES["hold_tenant"], {"id": tenant_id})
     row = await cursor.fetchone()
     if row is None:
-        raise no_tenant(tenant_id)
+        raise no_tenant(tenant_id, field=field)
     return tuple(row["ancestors"])
 
 
@@ -171,7 +185,7 @@ def authorize_at_door(caller: Caller, action: str) -> None:
         _enforce(caller, action, None, {})
         return
     granted = ACTIONS[action].group in GRANTS[authority.role]
-    if not granted and not any(effect_of(policy) == "permit" for policy in authority.policies):
+    if not granted and not any(effect_of(policy.text) == "permit" for policy in authority.policies):
         raise _forbidden(action, ())
 
 

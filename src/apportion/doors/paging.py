@@ -25,6 +25,13 @@ def _whole(value: object) -> object:
     return value
 
 
+def _truth(value: object) -> object:
+    """Take the two words of JSON: pydantic would also take ``on``, ``y`` and ``1``."""
+    if isinstance(value, str) and value not in {"true", "false"}:
+        raise ValueError("must be true or false")
+    return value
+
+
 Limit = Annotated[
     int,
     Field(ge=1, le=LIMIT_MAX),
@@ -39,6 +46,7 @@ Cursor = Annotated[
     ),
 ]
 Filter = Annotated[str | None, Query(min_length=1, max_length=200)]
+Truth = Annotated[bool | None, BeforeValidator(_truth), Query()]
 
 
 class Page(BaseModel, Generic[T]):

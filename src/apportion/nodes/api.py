@@ -3,9 +3,8 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BeforeValidator
 
-from apportion.doors.paging import Cursor, Filter, Limit, Page, cut, decode_cursor
+from apportion.doors.paging import Cursor, Filter, Limit, Page, Truth, cut, decode_cursor
 from apportion.doors.route import Door, TheCaller, TheRuntime
 from apportion.geometry import parse_profile
 from apportion.nodes import service
@@ -24,16 +23,6 @@ class GpuPage(Page[GpuView]):
 
 class AtomPage(Page[AtomView]):
     """Atoms by id."""
-
-
-def _truth(value: object) -> object:
-    """Take the two words of JSON: pydantic would also take ``on``, ``y`` and ``1``."""
-    if isinstance(value, str) and value not in {"true", "false"}:
-        raise ValueError("must be true or false")
-    return value
-
-
-Truth = Annotated[bool | None, BeforeValidator(_truth), Query()]
 
 
 @router.post(

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from apportion.doors.problems import RefusedRequestError, respond
 from apportion.errors import ApportionError, NotFoundError
 from apportion.events import api as events
+from apportion.events.feed import Feed
 from apportion.metering import api as metering
 from apportion.nodes import api as nodes
 from apportion.pools import api as pools
@@ -23,6 +24,9 @@ from apportion.server.allowed import Allowed
 from apportion.server.requests import Requests
 from apportion.server.validation import invalid_input
 from apportion.store.runtime import Runtime
+from apportion.webhooks import api as webhooks
+from apportion.webhooks.service import Network
+from apportion.tenants import api as tenants
 
 _DESCRIPTION: Final = (
     "GPUs by the slice, booked for windows of time and metered exactly. Shares and other exact "
@@ -32,9 +36,15 @@ _DESCRIPTION: Final = (
 
 
 def create_app(
-    runtime: Runtime, reservations: Reservations, *, ready: Callable[[], bool]
+    runtime: Runtime,
+    reservations: Reservations,
+    *,
+    ready: Callable[[], bool],
+    webhook_networks: Sequence[Network] = (),
 ) -> FastAPI:
     """Return the application on a runtime; ``ready`` is what /readyz asks beside the database.
+
+    ``webhook_networks`` are those that webhooks may lead into beside the open one.
 
     There are no documentation pages: FastAPI's load scripts from elsewhere.
     """
@@ -49,8 +59,10 @@ def create_app(
     )
     app.state.runtime = runtime
     app.state.reservations = reservations
-    routers = [each.router for each in (pools, nodes, reservations_api, metering, events)]
-    routers.append(health.router(ready))
+    app.state.feed = Feed(runtime)
+    app.state.webhook_networks = webhook_networks
+    routers = [each.router for each in (tenants, pools, nodes, reservations_api, metering, events)]
+    routers += [webhooks.router, health.router(ready)]
     for router in routers:
         app.include_router(router)
     app.state.doors = [route for router in routers for route in router.routes]

@@ -1,16 +1,39 @@
 """What goes in and out of the tenants, tokens and policies API."""
 
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from apportion.authority.actions import Role
 from apportion.doors.schemas import IdempotencyKey, Name, Schema, TenantId, Text, Version, View
+from apportion.errors import InvalidInputError
+from apportion.quantities.windows import parse_instant
 
-PolicyText = Annotated[str, Field(min_length=1, max_length=10_000)]
+# Both come out on terminals: no control characters but those that end and indent lines of a policy.
+PolicyText = Annotated[
+    str,
+    Field(min_length=1, max_length=10_000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+$"),
+]
+Description = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Scope = Annotated[str, Field(pattern=r"^(\*|compute:(\*|[a-z]+:(\*|[a-z]+)))$")]
 Count = Annotated[int, Field(strict=True, ge=0, le=2**40)]
 Duration = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+def _instant(value: object) -> object:
+    """Take text alone, by one grammar: pydantic would also take a number of seconds."""
+    if isinstance(value, datetime):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be text, an RFC 3339 instant with its zone")  # noqa: TRY004 - to pydantic
+    try:
+        return parse_instant(value, field="")
+    except InvalidInputError as error:
+        raise ValueError(error.message) from None
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_instant)]
 
 
 class TenantCreate(Schema):
@@ -61,7 +84,7 @@ class TokenCreate(Schema):
     actions: Annotated[list[Scope], Field(min_length=1, max_length=100)] = Field(
         default_factory=lambda: ["*"]
     )
-    expires_at: AwareDatetime | None = None
+    expires_at: Instant | None = None
     expires_in: Duration | None = None
     idempotency_key: IdempotencyKey | None = None
 
@@ -111,7 +134,7 @@ class PolicyCreate(Schema):
 
     name: Name
     text: PolicyText
-    description: Annotated[str, Field(max_length=1000)] = ""
+    description: Description = ""
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -120,7 +143,7 @@ class PolicyUpdate(Schema):
 
     version: Version
     text: PolicyText | None = None
-    description: Annotated[str, Field(max_length=1000)] | None = None
+    description: Description | None = None
 
 
 class PolicyView(View):
@@ -159,22 +182,37 @@ class AskContext(Schema):
     duration_seconds: Count = Field(alias="durationSeconds", default=0)
 
 
+class PoolContext(Schema):
+    """What policies see of a pool; ``id`` is for policies that name one."""
+
+    id: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    gpu_model: Text = Field(alias="gpuModel")
+    class_: Text = Field(alias="class")
+    sharing: Text
+    region: Text
+    owned: Annotated[bool, Field(strict=True)]
+
+
 class PolicyCheck(Schema):
     """What to decide: may this token, or one of this role, do this here.
 
     Without ``token_id`` and ``role`` it is asked about the caller's own token. ``pool`` gives the
-    attributes of a pool (gpuModel, class, sharing, region, owned); an action on a pool needs all.
+    attributes of a pool (gpuModel, class, sharing, region, owned; id, for policies that name one);
+    an action on a pool needs all but the id, and no other action takes them.
     """
 
     action: str
     token_id: str | None = None
     role: Role | None = None
-    pool: dict[str, Any] | None = None
+    pool: PoolContext | None = None
     ask: AskContext = Field(default_factory=AskContext)
 
 
 class PolicyReason(View):
-    """A policy that made a decision: a role's own (``builtin``) or an added one."""
+    """A policy that made a decision: a role's own (``builtin``) or an added one.
+
+    ``text`` is empty where the policy is of a tenant above the token's own: it may name others.
+    """
 
     id: str
     name: str
@@ -188,7 +226,8 @@ class PolicyRuling(View):
     """A decision and what made it.
 
     ``scope`` tells whether the token's own action scope covers the action. No policies: nothing
-    permits it. ``errors`` are policies that could not be evaluated, which count as not matching.
+    permits it. ``errors`` are policies that could not be evaluated: such a one permits nothing, and
+    if it forbids, it forbids.
     """
 
     allowed: bool
