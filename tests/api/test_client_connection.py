@@ -6,6 +6,7 @@ import httpx2
 import pytest
 
 from apportion.client import Client
+from apportion.client.retries import Pauses
 from apportion.client.sync.connection import Connection
 from apportion.doors.problems import RefusedRequestError, problem_of
 from apportion.errors import (
@@ -121,13 +122,14 @@ def test_what_is_no_apportion_server_is_said_to_be_none(answer):
     assert "Apportion server" in caught.value.hint
 
 
-def connection_of(handler, pauses):
+def connection_of(handler, pauses, chance=1):
     return Connection(
         "http://test",
         "apt_x",
         timeout_seconds=5,
         transport=httpx2.MockTransport(handler),
         sleep=pauses.append,
+        pauses=Pauses(lambda: chance),
     )
 
 
@@ -141,6 +143,21 @@ def test_what_is_unavailable_is_asked_three_times_with_growing_pauses():
     assert "no server answers at http://test" in str(caught.value)
     assert "apportion up" in caught.value.hint
     assert "APPORTION_URL" in caught.value.hint
+
+
+def test_clients_that_lost_the_same_server_do_not_come_back_at_the_same_moment():
+    for chance, expected in ((0, [0.05, 0.1]), (0.5, [0.075, 0.15])):
+        refused = httpx2.ConnectError("Connection refused")
+        handle, _ = answering(refused, refused, httpx2.Response(200, json=EMPTY))
+        pauses = []
+        connection_of(handle, pauses, chance).ask("GET", "/v1/pools")
+        assert pauses == pytest.approx(expected)
+
+
+def test_pauses_grow_up_to_five_seconds():
+    pauses = Pauses(lambda: 1)
+    assert [pauses.after(failures) for failures in (1, 3, 6, 7, 9)] == [0.1, 0.4, 3.2, 5, 5]
+    assert pauses.after(40) == 5
 
 
 def test_a_server_says_how_long_to_wait_up_to_five_seconds():
@@ -165,7 +182,7 @@ def test_an_ask_that_is_sent_again_has_the_same_key(monkeypatch):
         httpx2.Response(400, text=refused, headers=PROBLEM),
     )
     with client_of(handle) as client:
-        monkeypatch.setattr(client._connection, "_sleep", lambda _: None)
+        monkeypatch.setattr(client._connection, "sleep", lambda _: None)
         with pytest.raises(InvalidInputError):
             client.create_reservation({"pool_id": "p", "duration": "1h"})
     keys = {json.loads(request.content)["idempotency_key"] for request in asked}
@@ -238,6 +255,32 @@ def test_the_environment_says_where_the_server_is_and_which_token_to_use(tmp_pat
     with Client.from_environment(given) as client:
         assert client.url == "https://gpu.example"
         assert client._connection._http.headers["authorization"] == "Bearer apt_env"
+
+
+def test_a_tenant_is_named_only_where_one_is_acted_for():
+    handle, asked = answering(*[httpx2.Response(200, json=EMPTY) for _ in range(2)])
+    for tenant in (None, "acme"):
+        with client_of(handle, tenant=tenant) as client:
+            client.list_pools()
+    assert [each.headers.get("apportion-tenant") for each in asked] == [None, "acme"]
+
+
+def test_the_environment_says_which_tenant_is_acted_for():
+    kept = {"APPORTION_TOKEN": "apt_x"}
+    for given, named in (
+        ({}, None),
+        ({"APPORTION_TENANT": ""}, None),
+        ({"APPORTION_TENANT": "a"}, "a"),
+    ):
+        with Client.from_environment({**kept, **given}) as client:
+            assert client._connection._http.headers.get("apportion-tenant") == named
+
+
+@pytest.mark.parametrize("tenant", ["", "a b", "a\r\nX: y", "é"])
+def test_what_cannot_be_a_tenant_is_refused(tenant):
+    with pytest.raises(InvalidInputError) as caught:
+        Client("http://test", "apt_x", tenant=tenant)
+    assert (caught.value.field, caught.value.given) == ("tenant", tenant)
 
 
 def test_without_a_token_the_error_says_what_to_set():
