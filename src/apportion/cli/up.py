@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
             database_url=settings.database_url,
             key_file=settings.key_file,
             pool_size=settings.pool_size,
+            webhook_networks=settings.webhook_networks,
             started=started,
             once=args.once,
         )

@@ -47,7 +47,7 @@ class Door(APIRoute):
         async def enter(request: Request) -> Response:
             try:
                 if self.right is not None:
-                    request.state.caller = await _identify(request, self.right)
+                    request.state.caller = await identify(request, self.right)
                 _check_parameters(request, known)
                 if self.body_field is not None:
                     request = await read_body(request)
@@ -72,7 +72,8 @@ TheRuntime = Annotated[Runtime, Depends(runtime_of)]
 TheCaller = Annotated[Caller, Depends(caller_of)]
 
 
-async def _identify(request: Request, right: str) -> Caller:
+async def identify(request: Request, right: str) -> Caller:
+    """Return who calls, or refuse who may not; a long answer asks again while it goes on."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:

@@ -13,8 +13,29 @@ SELECT xid || '.' || id AS position, id, type, tenant_id, subject, actor, reques
 FROM events
 WHERE tenant_id = %(tenant_id)s
     AND (xid, id) > (%(xid)s::text::xid8, %(id)s::bigint)
-    AND xid < pg_snapshot_xmin(pg_current_snapshot())
+    AND xid < coalesce(%(before)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot()))
     AND (%(subject)s::text IS NULL OR subject = %(subject)s)
     AND (%(type_prefix)s::text IS NULL OR starts_with(type, %(type_prefix)s))
 ORDER BY xid, id
 LIMIT %(limit)s;
+
+-- name: audit
+-- A reservation's event has no copy of the reservation beside it, for its facts are in the data.
+SELECT xid || '.' || id AS id, occurred_at AS time, tenant_id, actor, request_id, type AS action,
+    subject, before, CASE WHEN before IS NULL AND after IS NULL THEN data ELSE after END AS after
+FROM events
+WHERE tenant_id = %(tenant_id)s
+    AND (before IS NOT NULL OR after IS NOT NULL OR starts_with(type, 'reservation.'))
+    AND (xid, id) < (%(xid)s::text::xid8, %(id)s::bigint)
+    AND xid < pg_snapshot_xmin(pg_current_snapshot())
+    AND (%(subject)s::text IS NULL OR subject = %(subject)s)
+    AND (%(actor)s::text IS NULL OR actor = %(actor)s)
+    AND (%(action_prefix)s::text IS NULL OR starts_with(type, %(action_prefix)s))
+    AND (%(request_id)s::text IS NULL OR request_id = %(request_id)s)
+    AND (%(since)s::timestamptz IS NULL OR occurred_at >= %(since)s)
+    AND (%(until)s::timestamptz IS NULL OR occurred_at < %(until)s)
+ORDER BY xid DESC, id DESC
+LIMIT %(limit)s;
+
+-- name: horizon
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon;

@@ -8,7 +8,10 @@ from typing import Any, Final, cast
 
 Schema = Mapping[str, Any]
 
-_FORMATS: Final = {"date-time": "an RFC 3339 instant such as 2026-12-01T09:00:00Z"}
+_FORMATS: Final = {
+    "date-time": "an RFC 3339 instant such as 2026-12-01T09:00:00Z",
+    "networks": "networks such as 10.0.0.0/8, separated by commas",
+}
 
 
 class Allowed:

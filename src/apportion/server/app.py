@@ -24,9 +24,9 @@ from apportion.server.allowed import Allowed
 from apportion.server.requests import Requests
 from apportion.server.validation import invalid_input
 from apportion.store.runtime import Runtime
+from apportion.tenants import api as tenants
 from apportion.webhooks import api as webhooks
 from apportion.webhooks.service import Network
-from apportion.tenants import api as tenants
 
 _DESCRIPTION: Final = (
     "GPUs by the slice, booked for windows of time and metered exactly. Shares and other exact "

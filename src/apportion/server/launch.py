@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import uvicorn
 from apportion.errors import InvalidInputError, UnavailableError
 from apportion.server.app import create_app
 from apportion.server.system import System, running
+from apportion.webhooks.service import Network
 
 Started = Callable[[System, str], Coroutine[Any, Any, None]]
 """Called when the server answers, with the system and its URL."""
@@ -30,6 +31,7 @@ async def up(
     database_url: str | None,
     key_file: Path | None,
     pool_size: int,
+    webhook_networks: Sequence[Network],
     started: Started,
     once: bool,
 ) -> None:
@@ -45,7 +47,11 @@ async def up(
     try:
         async with (
             running(
-                state, database_url=database_url, key_file=key_file, pool_size=pool_size
+                state,
+                database_url=database_url,
+                key_file=key_file,
+                pool_size=pool_size,
+                webhook_networks=webhook_networks,
             ) as system,
             _serving(system, listener, stop),
         ):
@@ -69,7 +75,12 @@ async def up(
 async def _serving(
     system: System, listener: socket.socket, stop: asyncio.Event
 ) -> AsyncGenerator[None]:
-    app = create_app(system.runtime, system.reservations, ready=lambda: not stop.is_set())
+    app = create_app(
+        system.runtime,
+        system.reservations,
+        ready=lambda: not stop.is_set(),
+        webhook_networks=system.webhook_networks,
+    )
     config = uvicorn.Config(
         app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=5
     )
@@ -78,6 +89,7 @@ async def _serving(
     try:
         yield
     finally:
+        app.state.feed.stop()  # streams of events never end by themselves
         server.should_exit = True
         await serving
 

@@ -50,6 +50,8 @@ def configure_logging(level: LogLevel = "info", form: LogFormat = "auto") -> Non
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
+    # It logs every request with its URL, and a webhook's may hold a secret.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(_LEVELS[level])

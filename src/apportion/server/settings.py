@@ -7,16 +7,36 @@ there is one. Its keys are the names below; a variable is ``APPORTION_`` and the
 import os
 import tomllib
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from apportion.errors import InvalidInputError
 from apportion.server.allowed import describe
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "json", "console"]
+
+
+def _split(given: object) -> object:
+    """Read a list out of a variable, which can only be text."""
+    return [each.strip() for each in given.split(",")] if isinstance(given, str) else given
+
+
+Networks = Annotated[
+    tuple[IPv4Network | IPv6Network, ...],
+    BeforeValidator(_split),
+    WithJsonSchema({"type": "string", "format": "networks"}),
+]
 
 _PREFIX: Final = "APPORTION_"
 _FILE: Final = "apportion.toml"
@@ -27,6 +47,7 @@ class Settings(BaseModel):
 
     ``database_url`` None means the embedded database in ``state``. A URL with a password belongs in
     a file that ``database_url_file`` names: variables and flags can be read by others.
+    ``webhook_networks`` are those that webhooks may lead into beside the open network.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,6 +59,7 @@ class Settings(BaseModel):
     database_url_file: Path | None = None
     key_file: Path | None = None
     pool_size: Annotated[int, Field(ge=1, le=1000)] = 10
+    webhook_networks: Networks = ()
     log_level: LogLevel = "info"
     log_format: LogFormat = "auto"
 

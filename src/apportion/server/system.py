@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from apportion.store import embedded
 from apportion.store.connections import open_pool, transaction
 from apportion.store.migrations import migrate
 from apportion.store.runtime import Runtime
+from apportion.webhooks.service import Dispatcher, Network
 
 TICK_SECONDS: Final = 1.0
 """How often due work is looked for; it is due by its own time, not by the tick's."""
@@ -41,6 +42,7 @@ class System:
     runtime: Runtime
     reservations: Reservations
     token_file: Path
+    webhook_networks: Sequence[Network]
 
 
 @asynccontextmanager
@@ -50,6 +52,7 @@ async def running(
     database_url: str | None = None,
     key_file: Path | None = None,
     pool_size: int = 10,
+    webhook_networks: Sequence[Network] = (),
 ) -> AsyncGenerator[System]:
     """Start the database (our own, unless a URL is given), migrate it, and do the clock's work.
 
@@ -67,9 +70,10 @@ async def running(
         runtime = Runtime(db, key=key)
         await _bootstrap(runtime, state / TOKEN_FILE)
         reservations = Reservations(runtime)
-        ticker = asyncio.create_task(_tick(reservations))
-        stack.push_async_callback(_cancel, ticker)
-        yield System(runtime, reservations, state / TOKEN_FILE)
+        dispatcher = Dispatcher(runtime, webhook_networks)
+        for work in (_tick(reservations), dispatcher.run()):
+            stack.push_async_callback(_cancel, asyncio.create_task(work))
+        yield System(runtime, reservations, state / TOKEN_FILE, webhook_networks)
 
 
 async def _bootstrap(runtime: Runtime, token_file: Path) -> None:
