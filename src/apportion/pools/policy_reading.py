@@ -58,6 +58,7 @@ def split_problems(policy: Mapping[str, Any], sharing: str) -> Iterator[InvalidI
                     f"only timeslice and mps pools split a GPU by {name}, not {sharing} ones",
                     field=f"policy.{name}",
                     given=value,
+                    allowed=f"no {name} here",
                 )
     elif len([value for value in given.values() if value is not None]) != 1:
         yield InvalidInputError(

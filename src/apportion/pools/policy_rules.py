@@ -98,6 +98,7 @@ def _layout_problems(layout: str | None, sharing: str, gpu_model: str) -> Iterat
             f"only mig pools cut their GPUs by a layout, not {sharing} ones",
             field="policy.migLayout",
             given=layout,
+            allowed="no migLayout here",
         )
         return
     known = [board for board in boards() if board.family.casefold() == gpu_model.casefold()]
