@@ -16,6 +16,7 @@ from psycopg import AsyncConnection
 from psycopg.rows import dict_row
 
 from apportion.geometry import boards
+from apportion.testing.rules import CHANGES, RULES
 
 SEATS: Final = 48
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
@@ -50,6 +51,7 @@ async def audit(connection: AsyncConnection[Any], now: datetime) -> list[Finding
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         tables = {name: await _rows(connection, query, now) for name, query in _TABLES.items()}
+        breaks = [(rule, await _rows(connection, _named(query), now)) for rule, query in RULES]
     return [
         *_overlaps(tables["overlaps"]),
         *_illegal(tables["bookings"]),
@@ -59,6 +61,7 @@ async def audit(connection: AsyncConnection[Any], now: datetime) -> list[Finding
         *_wrong_quotas(tables["quotas"], tables["reservations"]),
         *_not_held(tables["reservations"], tables["bookings"], tables["hosts"]),
         *_held_by_none(tables["reservations"], tables["bookings"], tables["hosts"]),
+        *(Finding(rule=rule, **row) for rule, rows in breaks for row in rows),
     ]
 
 
@@ -78,6 +81,7 @@ _TABLES: Final[dict[str, LiteralString]] = {
             coalesce(upper(during), 'infinity') > %(now)s AS live,
             gpus.uuid, gpus.node_id, gpus.pool_id AS gpu_pool, gpus.split, gpus.ruler,
             gpus.board, atoms.profile, atoms.start AS placed_at, atoms.board AS atom_board,
+            bookings.share_num, bookings.share_den,
             atoms.retired_at IS NOT NULL AS retired,
             ARRAY(
                 SELECT ARRAY[lower(part), upper(part)] FROM unnest(bookings.units) AS part
@@ -100,17 +104,22 @@ _TABLES: Final[dict[str, LiteralString]] = {
             ON memory.node_id = nodes.id AND memory.resource = 'memoryGiB'""",
     "quotas": "SELECT tenant_id, pool_id, resource, used FROM quotas",
     "reservations": """
-        SELECT id, tenant_id, pool_id, state, reason, devices, vcpu_milli, memory_mib, charges,
-            starts_at AS start, ends_at AS end, state IN ('placed', 'active', 'ending') AS live
+        SELECT id, tenant_id, charged_tenant_id, pool_id, state, reason, devices, vcpu_milli,
+            memory_mib, charges, starts_at AS start, ends_at AS end,
+            state IN ('placed', 'active', 'ending') AS live
         FROM reservations""",
 }
+
+
+def _named(query: LiteralString) -> LiteralString:
+    return "SELECT * FROM (" + query + ") AS breaks (subject, message)"  # noqa: S608 - of our own
 
 
 async def _rows(
     connection: AsyncConnection[Any], query: LiteralString, now: datetime
 ) -> Sequence[Row]:
     async with connection.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(query, {"now": now})
+        await cursor.execute(query, {"now": now, "changes": CHANGES})
         return await cursor.fetchall()
 
 
@@ -210,7 +219,7 @@ def _wrong_quotas(quotas: Iterable[Row], reservations: Iterable[Row]) -> Iterato
     for row in reservations:
         if row["live"]:
             for resource, amount in row["charges"].items():
-                charged[row["tenant_id"], row["pool_id"], resource] += Decimal(amount)
+                charged[row["charged_tenant_id"], row["pool_id"], resource] += Decimal(amount)
     used = {(row["tenant_id"], row["pool_id"], row["resource"]): row["used"] for row in quotas}
     for key in sorted(charged.keys() | used.keys()):
         if charged[key] != used.get(key, 0):
@@ -284,6 +293,7 @@ def _wrong_host(reservation: Row, pieces: Sequence[Row], host: Row | None) -> It
     if len(nodes) > 1:
         yield "lies on more than one node"
     charges = {key: Decimal(value) for key, value in reservation["charges"].items()}
+    charges.pop("gpuEquivalents", None)
     if _charges(pieces, host) != charges:
         yield f"is charged {reservation['charges']}, which is not what it has"
 

@@ -1,0 +1,281 @@
+"""What must hold of tenants, pools, offers, quotas and events, each as a query for what breaks it.
+
+Every query answers with a subject and a message for each break; the auditor runs them all on one
+snapshot. They read what things are from where it is written first (a pool's policy, its nodes, the
+tree of tenants), never from the columns that repeat it for the database's own rules.
+"""
+
+from typing import Final, LiteralString
+
+Rule = tuple[str, LiteralString]
+
+_TENANTS: Final[tuple[Rule, ...]] = (
+    (
+        "tree",
+        """
+        SELECT tenant.id, 'its way from root is not that of the tenant above it'
+        FROM tenants AS tenant
+        LEFT JOIN tenants AS parent ON parent.id = tenant.parent_id
+        WHERE tenant.ancestors <> coalesce(parent.ancestors, '{}') || tenant.id""",
+    ),
+    (
+        "tree",
+        """
+        SELECT tenant.id, 'lives under ' || parent.id || ', which is deleted'
+        FROM tenants AS tenant
+        JOIN tenants AS parent ON parent.id = tenant.parent_id
+        WHERE tenant.deleted_at IS NULL AND parent.deleted_at IS NOT NULL""",
+    ),
+    (
+        "deleted",
+        """
+        SELECT id, 'is ' || state || ', and its tenant is deleted'
+        FROM reservations
+        JOIN (SELECT id AS tenant_id FROM tenants WHERE deleted_at IS NOT NULL) AS gone
+            USING (tenant_id)
+        WHERE state NOT IN ('ended', 'failed')""",
+    ),
+    (
+        "deleted",
+        """
+        SELECT pools.id, 'takes work, and its owner is deleted'
+        FROM pools JOIN tenants ON tenants.id = tenant_id
+        WHERE deleted_at IS NOT NULL AND archived_at IS NULL""",
+    ),
+    (
+        "deleted",
+        """
+        SELECT pool_id, 'is offered to ' || tenant_id || ', which is deleted'
+        FROM offers JOIN tenants ON tenants.id = tenant_id
+        WHERE deleted_at IS NOT NULL""",
+    ),
+    (
+        "deleted",
+        """
+        SELECT tokens.id, 'still opens the door, and its tenant is deleted'
+        FROM tokens JOIN tenants ON tenants.id = tenant_id
+        WHERE deleted_at IS NOT NULL AND revoked_at IS NULL""",
+    ),
+    (
+        "deleted",
+        """
+        SELECT webhooks.id, 'is told of a tenant that is deleted'
+        FROM webhooks JOIN tenants ON tenants.id = tenant_id
+        WHERE deleted_at IS NOT NULL""",
+    ),
+)
+
+# Who may be offered a pool, by what the pool and its nodes are.
+_OFFERS: Final[tuple[Rule, ...]] = (
+    (
+        "offered",
+        """
+        SELECT pools.id, 'is ' || sharing || ', and offered to ' || offered.tenant_id
+        FROM (SELECT pool_id, tenant_id FROM offers) AS offered
+        JOIN pools ON pools.id = pool_id
+        WHERE sharing IN ('timeslice', 'mps')""",
+    ),
+    (
+        "offered",
+        """
+        SELECT pools.id, 'is archived, and offered to ' || offered.tenant_id
+        FROM (SELECT pool_id, tenant_id FROM offers) AS offered
+        JOIN pools ON pools.id = pool_id
+        WHERE archived_at IS NOT NULL""",
+    ),
+    (
+        "offered",
+        """
+        SELECT pool_id, 'is offered, and holds nodes of the tenant ' || min(nodes.tenant_id)
+        FROM (SELECT DISTINCT pool_id FROM offers) AS offered
+        JOIN nodes USING (pool_id)
+        WHERE nodes.tenant_id <> 'root'
+        GROUP BY pool_id""",
+    ),
+    (
+        "offered",
+        """
+        SELECT pools.id, 'is for a single tenant, and offered to more'
+        FROM pools JOIN offers ON pool_id = pools.id
+        WHERE policy -> 'singleTenant' = 'true'
+        GROUP BY pools.id
+        HAVING count(*) > 1 OR bool_or(include_descendants)""",
+    ),
+    (
+        "offered",
+        """
+        SELECT pool_id, 'is offered to ' || tenants.id || ', which is not below its owner'
+        FROM offers
+        JOIN pools ON pools.id = pool_id
+        JOIN tenants ON tenants.id = offers.tenant_id
+        WHERE tenants.id = pools.tenant_id OR NOT pools.tenant_id = ANY (ancestors)""",
+    ),
+    (
+        "offered",
+        """
+        SELECT pool_id, 'is offered to ' || tenant_id || ' with the priority ' || priority
+        FROM offers WHERE priority NOT BETWEEN -1000 AND 1000""",
+    ),
+    (
+        "terms",
+        """
+        SELECT pool_id, 'is not what its offer to ' || offers.tenant_id || ' says it is'
+        FROM offers JOIN pools ON pools.id = pool_id
+        WHERE (owner_tenant_id, offers.sharing, offers.single_tenant, offers.holds_tenant_nodes,
+                offers.archived)
+            IS DISTINCT FROM (pools.tenant_id, pools.sharing, pools.single_tenant,
+                pools.holds_tenant_nodes, pools.archived)""",
+    ),
+    (
+        "terms",
+        """
+        SELECT id, 'is not what its policy says it is'
+        FROM pools
+        WHERE single_tenant <> coalesce(policy -> 'singleTenant' = 'true', false)
+            OR to_jsonb(replicas) IS DISTINCT FROM nullif(policy -> 'replicas', 'null')
+            OR to_jsonb(shares) IS DISTINCT FROM nullif(policy -> 'shares', 'null')""",
+    ),
+    (
+        "terms",
+        """
+        SELECT id, 'is wrong about whether it holds nodes of tenants'
+        FROM pools
+        WHERE holds_tenant_nodes <> EXISTS (
+            SELECT FROM nodes WHERE pool_id = pools.id AND nodes.tenant_id <> 'root'
+        )""",
+    ),
+)
+
+_QUOTAS: Final[tuple[Rule, ...]] = (
+    (
+        "counted",
+        """
+        SELECT pool_id, 'has no count of the GPU equivalents of ' || tenant_id
+        FROM (
+            SELECT pool_id, tenant_id FROM offers
+            UNION
+            SELECT pool_id, tenant_id FROM quotas
+            EXCEPT
+            SELECT pool_id, tenant_id FROM quotas WHERE resource = 'gpuEquivalents'
+        ) AS uncounted""",
+    ),
+    # What was in use when the pool was archived or the offer withdrawn is at most what its tenant
+    # has or gave back since: a minute's grace, because two that commit at once read two clocks.
+    (
+        "withdrawn",
+        """
+        WITH strangers AS (
+            SELECT quotas.*, coalesce(
+                least(
+                    pools.archived_at,
+                    tenants.deleted_at,
+                    (
+                        SELECT max(occurred_at) FROM events
+                        WHERE subject = quotas.pool_id AND type = 'pool.unoffered'
+                            AND events.tenant_id = quotas.tenant_id
+                    )
+                ),
+                '-infinity'
+            ) - interval '1 minute' AS withdrawn_at
+            FROM quotas
+            JOIN pools ON pools.id = pool_id AND pools.tenant_id <> quotas.tenant_id
+            JOIN tenants ON tenants.id = quotas.tenant_id
+            WHERE NOT EXISTS (
+                SELECT FROM offers
+                WHERE (pool_id, offers.tenant_id) = (quotas.pool_id, quotas.tenant_id)
+            )
+        )
+        SELECT pool_id, tenant_id || ' may have ' || coalesce(max::text, 'any amount of') || ' '
+            || resource || ', and had ' || had || ' when it was withdrawn'
+        FROM strangers
+        CROSS JOIN LATERAL (
+            SELECT coalesce(sum((charges ->> resource)::numeric), 0) AS had
+            FROM reservations
+            WHERE (reservations.pool_id, charged_tenant_id)
+                    = (strangers.pool_id, strangers.tenant_id)
+                AND (state IN ('placed', 'active', 'ending') OR updated_at >= withdrawn_at)
+        ) AS charged
+        WHERE max IS NULL OR max > had""",
+    ),
+    (
+        "charged",
+        """
+        SELECT id, 'waits, and is charged'
+        FROM reservations
+        WHERE state = 'pending' AND (charges <> '{}' OR charged_tenant_id IS NOT NULL)""",
+    ),
+    (
+        "charged",
+        """
+        SELECT reservations.id,
+            'is charged to ' || charged_tenant_id || ', which is no tenant above its own'
+        FROM reservations
+        JOIN tenants ON tenants.id = tenant_id
+        WHERE NOT charged_tenant_id = ANY (ancestors)""",
+    ),
+)
+
+_TOLD: Final[tuple[Rule, ...]] = (
+    (
+        "explained",
+        """
+        SELECT id, 'waits, and does not say why or since when'
+        FROM reservations
+        WHERE state = 'pending'
+            AND NOT coalesce(reason ->> 'code' <> '' AND reason ->> 'since' ~ '^\\d{4}-', false)""",
+    ),
+    (
+        "told",
+        """
+        SELECT id, 'is ' || state || ', and the last that was told is ' || coalesce(last, 'nothing')
+        FROM reservations
+        LEFT JOIN LATERAL (
+            SELECT type AS last
+            FROM events
+            WHERE subject = reservations.id AND type = ANY (%(changes)s)
+            ORDER BY xid DESC, id DESC
+            LIMIT 1
+        ) AS told ON true
+        WHERE NOT coalesce(last, '') = ANY (
+            CASE state
+                WHEN 'pending' THEN '{reservation.pending}'
+                WHEN 'placed' THEN '{reservation.placed}'
+                WHEN 'active' THEN '{reservation.placed,reservation.started}'
+                WHEN 'failed' THEN '{reservation.failed}'
+                ELSE '{reservation.ended}'
+            END::text[]
+        )""",
+    ),
+    (
+        "told",
+        """
+        SELECT subject, 'was told of twice: ' || type
+        FROM events
+        WHERE type = ANY (%(changes)s)
+            OR type IN ('pool.created', 'pool.archived', 'node.joined')
+        GROUP BY subject, type, tenant_id
+        HAVING count(*) > 1""",
+    ),
+    (
+        "told",
+        """
+        SELECT id, 'exists, and nobody was told'
+        FROM pools
+        WHERE NOT EXISTS (SELECT FROM events WHERE subject = pools.id AND type = 'pool.created')""",
+    ),
+    (
+        "told",
+        """
+        SELECT id, 'is archived, and nobody was told'
+        FROM pools
+        WHERE archived_at IS NOT NULL
+            AND NOT EXISTS (
+                SELECT FROM events WHERE subject = pools.id AND type = 'pool.archived'
+            )""",
+    ),
+)
+
+CHANGES: Final = [
+    f"reservation.{change}" for change in ("pending", "placed", "started", "ended", "failed")
+]
+RULES: Final = (*_TENANTS, *_OFFERS, *_QUOTAS, *_TOLD)
