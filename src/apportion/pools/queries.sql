@@ -2,19 +2,112 @@
 -- No row comes back where the same key has made the pool already, or is making it now.
 INSERT INTO pools (
     id, tenant_id, site_id, name, class, gpu_model, sharing, agent, provider_account_id,
-    policy, replicas, shares, created_at
+    policy, replicas, shares, single_tenant, created_at
 ) VALUES (
     %(id)s, %(tenant_id)s, %(site_id)s, %(name)s, %(class)s, %(gpu_model)s, %(sharing)s, %(agent)s,
-    %(provider_account_id)s, %(policy)s, %(replicas)s, %(shares)s, %(now)s
+    %(provider_account_id)s, %(policy)s, %(replicas)s, %(shares)s, %(single_tenant)s, %(now)s
 )
 ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
+-- name: name_is_taken
+SELECT id FROM pools WHERE tenant_id = %(tenant_id)s AND name = %(name)s;
+
+-- name: find_own
+SELECT pools.*, sites.region
+FROM pools
+JOIN sites ON sites.id = pools.site_id
+WHERE pools.id = %(id)s AND pools.tenant_id = %(tenant_id)s;
+
+-- name: hold_own
+-- Whoever changes a pool, its offers or its limits; those who refer to the pool do not wait.
+SELECT pools.*, sites.region
+FROM pools
+JOIN sites ON sites.id = pools.site_id
+WHERE pools.id = %(id)s AND pools.tenant_id = %(tenant_id)s
+FOR NO KEY UPDATE OF pools;
+
+-- name: update
+UPDATE pools
+SET gpu_model = %(gpu_model)s,
+    policy = %(policy)s,
+    replicas = %(replicas)s,
+    shares = %(shares)s,
+    single_tenant = %(single_tenant)s,
+    version = version + 1,
+    changed_xid = pg_current_xact_id()
+WHERE id = %(id)s;
+
+-- name: touch
+-- Who may use it has changed: what waits for it is tried again.
+UPDATE pools SET changed_xid = pg_current_xact_id() WHERE id = %(id)s;
+
+-- name: archive
+UPDATE pools SET archived_at = %(now)s, changed_xid = pg_current_xact_id() WHERE id = %(id)s;
+
+-- name: hold_pools_around
+-- The pools that a tenant has and the pools that it is offered, in the order of their ids.
+SELECT id, tenant_id
+FROM pools
+WHERE NOT archived
+    AND (
+        tenant_id = %(tenant_id)s
+        OR id IN (SELECT pool_id FROM offers WHERE offers.tenant_id = %(tenant_id)s)
+    )
+ORDER BY id
+FOR NO KEY UPDATE;
+
 -- name: select
+-- Pools that a tenant owns, and those offered to it or, with descendants, to one above it. lineage is
+-- the tenant and those above it, itself first: the nearest offer is the one that counts. Each way to a
+-- pool gives one page at most, so that a page costs the same wherever it begins.
 -- Numbers of quotas travel as text: JSON numbers would pass through floating point.
+WITH page AS (
+    SELECT DISTINCT ON (id) id, quota_tenant_id
+    FROM (
+        (
+            SELECT id, tenant_id AS quota_tenant_id, 0 AS distance
+            FROM pools
+            WHERE tenant_id = %(tenant_id)s
+                AND id > %(after)s
+                AND %(owned)s::boolean IS NOT FALSE
+                AND (%(archived)s::boolean IS NULL OR archived = %(archived)s)
+                AND (%(id)s::text IS NULL OR id = %(id)s)
+                AND (%(name)s::text IS NULL OR name = %(name)s)
+                AND (%(model)s::text IS NULL OR lower(gpu_model) = lower(%(model)s))
+                AND (%(sharing)s::text IS NULL OR sharing = %(sharing)s)
+                AND (%(class)s::text IS NULL OR class = %(class)s)
+                AND (%(site_id)s::text IS NULL OR site_id = %(site_id)s)
+            ORDER BY id
+            LIMIT %(limit)s
+        )
+        UNION ALL
+        SELECT offered.id, above.tenant_id, above.distance
+        FROM unnest(%(lineage)s::text[]) WITH ORDINALITY AS above (tenant_id, distance)
+        CROSS JOIN LATERAL (
+            SELECT pools.id
+            FROM offers
+            JOIN pools ON pools.id = offers.pool_id
+            WHERE offers.tenant_id = above.tenant_id
+                AND (above.tenant_id = %(tenant_id)s OR include_descendants)
+                AND offers.pool_id > %(after)s
+                AND %(owned)s::boolean IS NOT TRUE
+                AND %(archived)s::boolean IS NOT TRUE
+                AND (%(id)s::text IS NULL OR offers.pool_id = %(id)s)
+                AND (%(name)s::text IS NULL OR name = %(name)s)
+                AND (%(model)s::text IS NULL OR lower(gpu_model) = lower(%(model)s))
+                AND (%(sharing)s::text IS NULL OR pools.sharing = %(sharing)s)
+                AND (%(class)s::text IS NULL OR class = %(class)s)
+                AND (%(site_id)s::text IS NULL OR site_id = %(site_id)s)
+            ORDER BY offers.pool_id
+            LIMIT %(limit)s
+        ) AS offered
+    ) AS ways
+    ORDER BY id, distance
+    LIMIT %(limit)s
+)
 SELECT
-    pools.*,
-    (SELECT region FROM sites WHERE sites.id = pools.site_id) AS region,
+    pools.*, sites.region, page.quota_tenant_id,
     COALESCE(
         (
             SELECT jsonb_agg(
@@ -22,26 +115,21 @@ SELECT
                 ORDER BY resource
             )
             FROM quotas
-            WHERE quotas.pool_id = pools.id AND quotas.tenant_id = %(tenant_id)s
+            WHERE quotas.pool_id = pools.id AND quotas.tenant_id = page.quota_tenant_id
         ),
         '[]'
     ) AS quotas
-FROM pools
-WHERE tenant_id = %(tenant_id)s
-    AND (%(id)s::text IS NULL OR id = %(id)s)
-    AND id > %(after)s
-    AND (%(name)s::text IS NULL OR name = %(name)s)
-    AND (%(model)s::text IS NULL OR lower(gpu_model) = lower(%(model)s))
-    AND (%(sharing)s::text IS NULL OR sharing = %(sharing)s)
-ORDER BY id
-LIMIT %(limit)s;
+FROM page
+JOIN pools USING (id)
+JOIN sites ON sites.id = pools.site_id
+ORDER BY id;
 
 -- name: records
 -- Pools that a tenant may use: its own, and those offered to it or, with descendants, to one above it.
 -- lineage is the tenant and those above it, itself first: the nearest offer is the one that counts.
 SELECT
     pools.id, pools.tenant_id, pools.name, pools.class, pools.gpu_model, pools.sharing, pools.policy,
-    sites.region,
+    pools.archived, sites.region,
     CASE WHEN pools.tenant_id = %(tenant_id)s THEN pools.tenant_id ELSE offer.tenant_id END
         AS quota_tenant_id
 FROM pools
@@ -98,11 +186,12 @@ SELECT id FROM pools WHERE changed_xid >= %(since)s::text::xid8;
 -- name: models
 SELECT id, gpu_model FROM pools WHERE id = ANY (%(ids)s);
 
--- name: sites
-SELECT id, tenant_id, name, region, kind, created_at
-FROM sites
-WHERE tenant_id = %(tenant_id)s
-ORDER BY id;
+-- name: insert_site
+-- No row comes back where the same key has made the site already.
+INSERT INTO sites (id, tenant_id, name, region, kind, created_at)
+VALUES (%(id)s, %(tenant_id)s, %(name)s, %(region)s, %(kind)s, %(now)s)
+ON CONFLICT (id) DO NOTHING
+RETURNING id, tenant_id, name, region, kind, created_at;
 
 -- name: list_sites
 SELECT id, tenant_id, name, region, kind, created_at
@@ -111,14 +200,165 @@ WHERE tenant_id = %(tenant_id)s AND id > %(after)s
 ORDER BY id
 LIMIT %(limit)s;
 
--- name: list_quotas
-SELECT pool_id, resource, max::text AS max, used::text AS used
-FROM quotas
-WHERE tenant_id = %(tenant_id)s
-    AND (pool_id, resource) > (%(after_pool)s, %(after_resource)s)
-    AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
-ORDER BY pool_id, resource
+-- name: find_site
+SELECT id, tenant_id, name, region, kind, created_at
+FROM sites
+WHERE id = %(id)s AND tenant_id = %(tenant_id)s;
+
+-- name: hold_site
+SELECT id, tenant_id, name, region, kind, created_at
+FROM sites
+WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+FOR NO KEY UPDATE;
+
+-- name: hold_site_to_delete
+-- Waits for those who make a pool in it, and keeps others waiting.
+SELECT id, tenant_id, name, region, kind, created_at
+FROM sites
+WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+FOR UPDATE;
+
+-- name: hold_sites
+-- For a pool to be made in; two are enough to know that there is not one.
+SELECT id, region
+FROM sites
+WHERE tenant_id = %(tenant_id)s AND (%(id)s::text IS NULL OR id = %(id)s)
+ORDER BY id
+LIMIT 10
+FOR KEY SHARE;
+
+-- name: pools_of_site
+SELECT name FROM pools WHERE site_id = %(id)s ORDER BY name LIMIT %(limit)s;
+
+-- name: update_site
+UPDATE sites SET name = %(name)s, region = %(region)s WHERE id = %(id)s;
+
+-- name: delete_site
+DELETE FROM sites WHERE id = %(id)s;
+
+-- name: select_offers
+SELECT
+    pool_id, tenant_id, priority, include_descendants, created_at, updated_at,
+    COALESCE(
+        (
+            SELECT jsonb_agg(
+                jsonb_build_object('resource', resource, 'max', max::text, 'used', used::text)
+                ORDER BY resource
+            )
+            FROM quotas
+            WHERE (quotas.pool_id, quotas.tenant_id) = (offers.pool_id, offers.tenant_id)
+        ),
+        '[]'
+    ) AS quotas
+FROM offers
+WHERE pool_id = %(pool_id)s
+    AND tenant_id > %(after)s
+    AND (%(tenant_id)s::text IS NULL OR tenant_id = %(tenant_id)s)
+ORDER BY tenant_id
 LIMIT %(limit)s;
+
+-- name: upsert_offer
+INSERT INTO offers (
+    pool_id, tenant_id, priority, include_descendants, created_at, updated_at, owner_tenant_id,
+    sharing, single_tenant, holds_tenant_nodes, archived
+) VALUES (
+    %(pool_id)s, %(tenant_id)s, %(priority)s, %(include_descendants)s, %(now)s, %(now)s,
+    %(owner_tenant_id)s, %(sharing)s, %(single_tenant)s, %(holds_tenant_nodes)s, %(archived)s
+)
+ON CONFLICT (pool_id, tenant_id) DO UPDATE SET
+    priority = excluded.priority,
+    include_descendants = excluded.include_descendants,
+    updated_at = excluded.updated_at;
+
+-- name: delete_offers
+DELETE FROM offers WHERE pool_id = %(pool_id)s AND tenant_id = ANY (%(tenant_ids)s);
+
+-- name: list_quotas
+-- A tenant's own, and those of others on its pools; each way gives one page at most.
+SELECT tenant_id, pool_id, resource, max::text AS max, used::text AS used
+FROM (
+    (
+        SELECT *
+        FROM quotas
+        WHERE tenant_id = %(caller)s
+            AND pool_id >= %(after_pool)s
+            AND (pool_id, tenant_id, resource)
+                > (%(after_pool)s, %(after_tenant)s, %(after_resource)s)
+            AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
+            AND (%(tenant_id)s::text IS NULL OR tenant_id = %(tenant_id)s)
+            AND (%(resource)s::text IS NULL OR resource = %(resource)s)
+        ORDER BY pool_id, resource
+        LIMIT %(limit)s
+    )
+    UNION ALL
+    (
+        SELECT quotas.*
+        FROM pools
+        JOIN quotas ON quotas.pool_id = pools.id
+        WHERE pools.tenant_id = %(caller)s
+            AND pools.id >= %(after_pool)s
+            AND quotas.tenant_id <> %(caller)s
+            AND (quotas.pool_id, quotas.tenant_id, resource)
+                > (%(after_pool)s, %(after_tenant)s, %(after_resource)s)
+            AND (%(pool_id)s::text IS NULL OR quotas.pool_id = %(pool_id)s)
+            AND (%(tenant_id)s::text IS NULL OR quotas.tenant_id = %(tenant_id)s)
+            AND (%(resource)s::text IS NULL OR resource = %(resource)s)
+        ORDER BY pools.id, quotas.tenant_id, resource
+        LIMIT %(limit)s
+    )
+) AS visible
+ORDER BY pool_id, tenant_id, resource
+LIMIT %(limit)s;
+
+-- name: find_quota
+-- For its tenant and those above it, for those below that use it, and for the owner of the pool.
+SELECT tenant_id, pool_id, resource, max::text AS max, used::text AS used
+FROM quotas
+WHERE (pool_id, tenant_id, resource) = (%(pool_id)s, %(tenant_id)s, %(resource)s)
+    AND (
+        %(caller)s IN (
+            SELECT unnest(ancestors) FROM tenants WHERE tenants.id = quotas.tenant_id
+            UNION ALL
+            SELECT tenant_id FROM pools WHERE pools.id = quotas.pool_id
+        )
+        OR EXISTS (
+            SELECT FROM offers
+            WHERE (offers.pool_id, offers.tenant_id) = (quotas.pool_id, quotas.tenant_id)
+                AND offers.tenant_id = ANY (%(lineage)s)
+                AND include_descendants
+        )
+    );
+
+-- name: quota
+SELECT tenant_id, pool_id, resource, max::text AS max, used::text AS used
+FROM quotas
+WHERE (pool_id, tenant_id, resource) = (%(pool_id)s, %(tenant_id)s, %(resource)s);
+
+-- name: has_user
+-- Whether a tenant is offered a pool, or was and still has a quota on it.
+SELECT 1 FROM offers WHERE (pool_id, tenant_id) = (%(pool_id)s, %(tenant_id)s)
+UNION ALL
+SELECT 1 FROM quotas WHERE (pool_id, tenant_id) = (%(pool_id)s, %(tenant_id)s)
+LIMIT 1;
+
+-- name: pools_with_quota
+SELECT DISTINCT pool_id FROM quotas WHERE tenant_id = %(tenant_id)s;
+
+-- name: lock_quotas_of
+SELECT 1
+FROM quotas
+JOIN unnest(%(tenants)s::text[], %(pools)s::text[]) AS of (tenant_id, pool_id)
+    USING (tenant_id, pool_id)
+ORDER BY tenant_id, pool_id, resource
+FOR NO KEY UPDATE OF quotas;
+
+-- name: lower_quotas
+-- least() skips NULL: what was unlimited is limited to what is used.
+UPDATE quotas
+SET max = least(max, used)
+FROM unnest(%(tenants)s::text[], %(pools)s::text[]) AS of (tenant_id, pool_id)
+WHERE (quotas.tenant_id, quotas.pool_id) = (of.tenant_id, of.pool_id)
+RETURNING quotas.tenant_id, quotas.pool_id, resource, max;
 
 -- name: set_quotas
 INSERT INTO quotas (tenant_id, pool_id, resource, max)

@@ -17,6 +17,7 @@ from apportion.doors.schemas import (
 
 PoolClass = Literal["metal-host", "vps-host", "kubernetes-host", "slurm-host", "provider"]
 Sharing = Literal["exclusive", "mig", "timeslice", "mps"]
+Agent = Literal["apportion", "none"]
 SiteKind = Literal["shared", "dedicated", "custom"]
 QuotaResource = Literal[
     "gpu",
@@ -46,6 +47,10 @@ class PoolCreate(Schema):
     gpu_model: GpuModel
     sharing: Sharing = "exclusive"
     site_id: str | None = None
+    agent: Agent | None = Field(
+        default=None,
+        description="Who runs on its machines: apportion, or none at a provider's.",
+    )
     provider_account_id: Text | None = None
     policy: dict[str, Any] = Field(default_factory=dict[str, Any])
     owner_quota: dict[QuotaResource, Limit] = Field(
@@ -130,9 +135,10 @@ class Validation(View):
 
 
 class OfferPut(Schema):
-    """An offer of a pool to a tenant, with limits by resource; offering again replaces both.
+    """An offer of a pool to a tenant, with limits by resource; offering again updates both.
 
-    With ``include_descendants`` tenants below the offered one use the pool too, on its quota.
+    Limits that are not mentioned stay as they are; gpuEquivalents begin without one. With
+    ``include_descendants`` tenants below the offered one use the pool too, on its quota.
     """
 
     quota: dict[QuotaResource, Limit] = Field(default_factory=dict[QuotaResource, Limit])
@@ -186,6 +192,6 @@ class SiteView(View):
 
 
 class SiteDeleted(View):
-    """Whether there was such a site."""
+    """A site is deleted; deleting one that is not there is NOT_FOUND."""
 
     removed: bool

@@ -1,0 +1,125 @@
+"""Finding pools: as their tenants see them, and as other rooms use them."""
+
+from collections.abc import Collection, Sequence
+
+from apportion.authority.service import Caller
+from apportion.pools.gates import enter_gates
+from apportion.pools.rows import (
+    QUERIES,
+    PoolRecord,
+    hold_own,
+    may,
+    no_pool,
+    record_of,
+    select_pool,
+    select_pools,
+)
+from apportion.pools.schemas import PoolView
+from apportion.store.connections import Connection, transaction
+from apportion.store.runtime import Runtime
+
+
+async def get_pool(runtime: Runtime, caller: Caller, pool_id: str) -> PoolView:
+    """Return a pool that the caller owns or is offered; NotFoundError for any other."""
+    async with transaction(runtime.db) as connection:
+        return await select_pool(connection, caller, pool_id)
+
+
+async def list_pools(
+    runtime: Runtime,
+    caller: Caller,
+    *,
+    after: str = "",
+    limit: int = 100,
+    name: str | None = None,
+    gpu_model: str | None = None,
+    sharing: str | None = None,
+    cls: str | None = None,
+    site_id: str | None = None,
+    owned: bool | None = None,
+    archived: bool = False,
+) -> list[PoolView]:
+    """Return pools that the caller owns or is offered by id, in one query whatever their number.
+
+    ``archived`` ones are a list of their own, and only their owner's.
+    """
+    async with transaction(runtime.db) as connection:
+        return await select_pools(
+            connection,
+            caller,
+            {
+                "after": after,
+                "limit": limit,
+                "name": name,
+                "model": gpu_model,
+                "sharing": sharing,
+                "class": cls,
+                "site_id": site_id,
+                "owned": owned,
+                "archived": archived,
+            },
+        )
+
+
+async def find_records(
+    connection: Connection, caller: Caller, pool_ids: Collection[str]
+) -> dict[str, PoolRecord]:
+    """Return those of some pools that the caller may use and that take new work, by id."""
+    cursor = await connection.execute(
+        QUERIES["records"],
+        {
+            "tenant_id": caller.tenant_id,
+            "lineage": list(caller.lineage),
+            "ids": list(pool_ids),
+        },
+    )
+    return {row["id"]: record_of(row) for row in await cursor.fetchall()}
+
+
+async def hold_records(
+    connection: Connection, caller: Caller, pool_ids: Collection[str]
+) -> dict[str, PoolRecord]:
+    """Return those of some pools that the caller may use, to place in them in this transaction.
+
+    Who may use them stays as it is until the transaction ends (see `gates`).
+    """
+    await enter_gates(connection, [caller.tenant_id, *pool_ids])
+    return await find_records(connection, caller, pool_ids)
+
+
+async def archived_pools(connection: Connection, pool_ids: Collection[str]) -> set[str]:
+    """Return those of some pools that are archived."""
+    cursor = await connection.execute(QUERIES["archived"], {"ids": list(pool_ids)})
+    return {row["id"] for row in await cursor.fetchall()}
+
+
+async def load_record(connection: Connection, caller: Caller, pool_id: str) -> PoolRecord:
+    """Return one pool that the caller may use; NotFoundError for any other."""
+    found = await find_records(connection, caller, [pool_id])
+    if pool_id not in found:
+        raise no_pool(pool_id)
+    return found[pool_id]
+
+
+async def hold_record(
+    connection: Connection, caller: Caller, action: str, pool_id: str
+) -> PoolRecord:
+    """Lock a pool of the caller's own to change what is in it, an archived one too.
+
+    Raises NotFoundError for any other pool, ForbiddenError when the caller may not do this to it.
+    """
+    await may(connection, caller, action, pool_id)
+    row = await hold_own(connection, caller, pool_id)
+    return record_of({**row, "quota_tenant_id": row["tenant_id"]})
+
+
+async def changed_pools(connection: Connection, since: str) -> list[str]:
+    """Return the pools whose users or policy may have changed since a transaction id."""
+    cursor = await connection.execute(QUERIES["changed"], {"since": since})
+    return [row["id"] for row in await cursor.fetchall()]
+
+
+async def gpu_models(connection: Connection, pool_ids: Sequence[str]) -> dict[str, str]:
+    """Return the GPU model of some pools, archived ones too: what they were used for is billed."""
+    cursor = await connection.execute(QUERIES["models"], {"ids": list(pool_ids)})
+    return {row["id"]: row["gpu_model"] for row in await cursor.fetchall()}
