@@ -1,16 +1,18 @@
 """The reference documents say what the code says: no more, no less."""
 
 import inspect
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from apportion import errors
 from apportion.cli import NOUNS
 from apportion.doors.rights import RIGHTS
 from apportion.placement.selectors import KEYS
 from apportion.placement.verdicts import HELP
-from apportion.pools import policy
+from apportion.pools.policy import policy_schema
 from apportion.reservations.service import Reservations
 from apportion.server.app import create_app
 from apportion.server.settings import Settings
@@ -78,10 +80,41 @@ def test_every_attribute_that_selectors_know_is_documented():
     assert first_cells("atoms.md", "Attributes") == set(KEYS)
 
 
+def policy_rows() -> dict[str, list[str]]:
+    """Give the documented policy fields: what stands in each one's row."""
+    text = (DOCS / "reference" / "pool-policy.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \|(.+)\|$", text.split("\n## ")[1], re.MULTILINE)
+    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+
+
+def policy_fields(part: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give each field of the policy's schema by its path."""
+    defs = policy_schema()["$defs"]
+    for each in (part, *part.get("anyOf", ()), part.get("items", {})):
+        known = defs[each["$ref"].rsplit("/", 1)[1]] if "$ref" in each else each
+        for name, field in known.get("properties", {}).items():
+            yield path + name, field
+            yield from policy_fields(field, f"{path}{name}.")
+
+
 def test_every_policy_field_is_documented():
-    code = inspect.getsource(policy)
-    read = set(re.findall(r'policy(?:\.get\(|, )"(\w+)"', code))
-    assert first_cells("pools.md", "Policy") == read
+    assert set(policy_rows()) == {name for name, _ in policy_fields(policy_schema())}
+
+
+def test_what_a_policy_field_allows_is_documented():
+    rows = policy_rows()
+    for name, field in policy_fields(policy_schema()):
+        _, default, allowed, _ = rows[name]
+        for kind in (field, *field.get("anyOf", ())):
+            words = [word for word in kind.get("enum", ()) if isinstance(word, str)]
+            assert [word for word in words if f"`{word}`" not in allowed] == [], name
+            if kind.get("type") == "integer":
+                assert str(kind["minimum"]) in allowed, name
+                assert str(kind.get("maximum", "")) in allowed, name
+        if field.get("type") == "boolean":
+            assert default == f"`{json.dumps(field['default'])}`", name
+        elif "enum" in field and field.get("default") is not None:
+            assert default == f"`{field['default']}`", name
 
 
 def test_every_link_between_documents_leads_somewhere():

@@ -25,7 +25,7 @@ RATIO_MIN: Final = Fraction(1, 10)
 RATIO_MAX: Final = Fraction(100)
 LARGEST_COUNT: Final = 2**31 - 1
 
-_AT_ONCE: Final = ("0", "0s")
+_ZERO: Final = r"0[smhdw]?|P0D|PT0[HMS]"
 _PERCENT: Final = r"(?:[1-9][0-9]?|100)%"
 _CPUS: Final = r"[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*"
 _NUMBER: Final = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}
@@ -132,7 +132,7 @@ def _duration(value: Any) -> timedelta:
 
 
 def _duration_or_none(value: Any) -> timedelta:
-    if isinstance(value, str) and value in _AT_ONCE:
+    if isinstance(value, str) and re.fullmatch(_ZERO, value):
         return timedelta(0)
     try:
         return _duration(value)

@@ -296,7 +296,7 @@ def test_overcommit_is_clamped_to_a_tenth_and_a_hundred(given_ratio, kept):
     assert policy.ratios == {"vcpu": Decimal(kept), "memoryGiB": Decimal(1)}
 
 
-@pytest.mark.parametrize("never", ["0", "0s"])
+@pytest.mark.parametrize("never", ["0", "0s", "0d", "PT0S", "P0D"])
 def test_never_to_wait_can_be_said(never):
     assert read_policy({"maxPending": never}, "mig").max_pending == timedelta(0)
 
