@@ -7,6 +7,7 @@ from typing import Any, Final
 from apportion.authority.service import Caller
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.geometry import boards
+from apportion.nodes import rules
 from apportion.nodes.inventory import TARGETS, import_inventories
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
 from apportion.placement import AtomState, GpuState, NodeState
@@ -29,6 +30,7 @@ __all__ = [
     "list_nodes",
     "load_fleet",
     "report_inventory",
+    "rules",
     "sync_placements",
 ]
 
