@@ -79,7 +79,7 @@ def _fill(client: Client) -> str:
     client.create_policy(
         {"name": "nodes", "text": 'forbid(principal in Role::"node", action, resource);'}
     )
-    client.create_webhook({"name": "hook", "url": "https://192.0.2.1/hook", "enabled": False})
+    client.create_webhook({"name": "hook", "url": "https://93.184.215.14/hook", "enabled": False})
     return client.get_caller().token_id
 
 

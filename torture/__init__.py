@@ -1,1 +1,1 @@
-"""Concurrent attacks on a real database, judged by auditors that share nothing with the services."""
+"""Concurrent attacks on a real database, judged by what shares nothing with the services."""
