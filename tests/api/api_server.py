@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class _Serving(threading.Thread):
     def __init__(self, dsn: str) -> None:
         super().__init__()
         self._dsn = dsn
-        self._answer: Future[tuple[Served, uvicorn.Server]] = Future()
+        self._answer: Future[tuple[Served, Callable[[], object]]] = Future()
 
     def run(self) -> None:
         try:
@@ -54,7 +55,7 @@ class _Serving(threading.Thread):
 
     def stop(self) -> None:
         if self._answer.exception() is None:
-            self._answer.result()[1].should_exit = True
+            self._answer.result()[1]()
         self.join()
 
     async def _serve(self) -> None:
@@ -68,6 +69,14 @@ class _Serving(threading.Thread):
             with _listen("127.0.0.1", 0) as listener:
                 server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
                 url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                loop = asyncio.get_running_loop()
+
+                def stop() -> None:
+                    app.state.feed.stop()  # streams of events never end by themselves
+                    server.should_exit = True
+
                 # The socket listens already: whoever connects now waits until it is served.
-                self._answer.set_result((Served(url, token), server))
+                self._answer.set_result(
+                    (Served(url, token), lambda: loop.call_soon_threadsafe(stop))
+                )
                 await server._serve([listener])
