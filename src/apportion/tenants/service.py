@@ -35,9 +35,7 @@ _teardowns: Final[list[tuple[int, Teardown]]] = []
 
 register(
     {
-        "tenants_pkey": lambda violation: ConflictError(
-            "this id is taken", field="id", details={"key": violation.detail}
-        ),
+        "tenants_pkey": lambda _: _taken(),
         **guards(
             "tenants_id_form",
             "tenants_one_root",
@@ -74,6 +72,8 @@ async def create_tenant(runtime: Runtime, caller: Caller, request: TenantCreate)
     NotFoundError for a parent that the caller does not see; InvalidInputError for one too deep.
     """
     parent_id = request.parent_id or caller.tenant_id
+    if request.id == ROOT:
+        raise _taken()
     async with transaction(runtime.db) as connection:
         above = await hold_tenant(connection, parent_id, field="parent_id")
         if caller.tenant_id not in above:
@@ -216,6 +216,10 @@ async def _close(
 on_delete(5, _close)
 on_delete(30, tokens.revoke_all)
 on_delete(30, policies.delete_all)
+
+
+def _taken() -> ConflictError:
+    return ConflictError("this id is taken", field="id", hint="Ids of deleted tenants stay taken")
 
 
 async def _find(connection: Connection, query: str, caller: Caller, tenant_id: str) -> TenantView:
