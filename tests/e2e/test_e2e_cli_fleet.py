@@ -23,7 +23,7 @@ def test_a_pool_is_created_filled_listed_and_shown(cli, tmp_path):
     )
     assert made.code == 0, made.err
     assert "apportion node import notebooks FILE" in made.out
-    assert "gpu.mig  40         0" in made.out
+    assert ["gpu.mig", "40", "0"] in [line.split() for line in made.out.splitlines()]
     file = tmp_path / "n1.json"
     file.write_text(document("nb-1", gpu("H100", 0, *HALVES, node="nb-1"), gpu("H100", 1)))
     imported = cli("node", "import", "notebooks", str(file))
@@ -138,9 +138,12 @@ def test_quotas_are_set_and_listed_exactly(cli, server):
     )
     cli("reserve", "--pool", pool.name, "--mig", "3g.40gb", "--host-memory-gib", "0.5", "--for=1h")
     rows = cli("quota", "list", pool.name).out.splitlines()
-    assert rows[0].split() == ["POOL", "RESOURCE", "LIMIT", "USED", "AVAILABLE"]
-    assert [pool.name, "gpu.mig", "1", "1", "0"] in [row.split() for row in rows]
-    assert [pool.name, "memoryGiB", "unlimited", "0.5", "unlimited"] in [r.split() for r in rows]
+    assert rows[0].split() == ["POOL", "TENANT", "RESOURCE", "LIMIT", "USED", "AVAILABLE"]
+    amounts = {row.split()[2]: row.split()[3:] for row in rows[1:]}
+    assert amounts["gpu.mig"] == ["1", "1", "0"]
+    assert amounts["memoryGiB"] == ["unlimited", "0.5", "unlimited"]
+    assert amounts["gpuEquivalents"] == ["unlimited", "3/7", "unlimited"]
+    assert {(row.split()[0], row.split()[1]) for row in rows[1:]} == {(pool.name, "root")}
     said = cli("reserve", "--pool", pool.name, "--mig", "3g.40gb", "--for", "1h")
     assert said.code == 1
     assert f"apportion quota set {pool.id} gpu.mig LIMIT" in said.err

@@ -34,7 +34,7 @@ BAD_INPUT = [
     ((*CREATE, "--policy", "no-such-file"), "--policy", "No such file"),
     ((*CREATE, "--policy", '{"maxPending": "soon"}'), "policy.maxPending", "'soon'"),
     ((*CREATE, "--policy", "{}", "--quota", "gpu.mig"), "--quota", "RESOURCE=LIMIT"),
-    ((*CREATE, "--quota", "gpu.mig=-1"), "--quota", "a whole number, or unlimited"),
+    ((*CREATE, "--quota", "gpu.mig=-1"), "--quota", "7/2, or unlimited"),
     ((*CREATE, "--quota", "fpga=1"), "--quota", "fpga"),
     ((*CREATE, "--key", ""), "--key", "given: ''"),
     ((*CREATE, "--provider-account", "x"), "--provider-account", "provider"),

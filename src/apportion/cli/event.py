@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(listing)
     watch = verbs.add_parser("watch", help="show events as they happen", epilog=_EXAMPLES)
     _add_filters(watch)
-    watch.add_argument("--after", metavar="ID", help="begin after this event (default: now)")
+    begin = watch.add_mutually_exclusive_group()
+    begin.add_argument("--after", metavar="ID", help="begin after this event (default: now)")
+    begin.add_argument("--from-start", action="store_true", help="begin with the first event")
     add_server_arguments(watch)
 
 
@@ -90,7 +92,10 @@ def _watch(args: argparse.Namespace, client: "Client") -> int:
     _refuse_yaml(args)
     columns = Columns(HEADERS)
     told = client.stream_events(
-        subject=args.subject, type_prefix=args.type, last_event_id=args.after
+        subject=args.subject,
+        type_prefix=args.type,
+        from_="start" if args.from_start else None,
+        last_event_id=args.after,
     )
     for event in told:
         _print([event], columns, args.output)

@@ -51,6 +51,7 @@ A policy is Cedar and holds for the tenant and all below it; a forbid beats ever
 examples:
   apportion policy create at-most-8 -f at-most-8.cedar
   apportion policy list
+  apportion policy show at-most-8
   apportion policy check compute:reservations:create --pool h100 --gpu-count 9 --for 4h
   apportion policy check compute:pools:create --role operator --gpu-model H100 \\
       --class metal-host --sharing mig --region fra1 --owned

@@ -12,14 +12,15 @@ from apportion.cli.output import print_data
 from apportion.cli.pool_change import add_change_arguments, change_of
 from apportion.cli.pool_policy import read_policy_argument
 from apportion.cli.pool_text import pool_lines
-from apportion.cli.pool_words import CLASSES, SHARINGS, add_quota_argument, read_quota
+from apportion.cli.pool_words import AGENTS, CLASSES, SHARINGS, add_quota_argument, read_quota
 from apportion.cli.server_caps import part_class
 from apportion.cli.showing import next_lines, print_view
 from apportion.cli.site import find_site
-from apportion.errors import InvalidInputError
+from apportion.errors import ApportionError, InvalidInputError
 
 if TYPE_CHECKING:
     from apportion.client import Client
+    from apportion.doors.schemas import Problem
 
 FLAGS: Final = {
     "name": "NAME",
@@ -27,6 +28,7 @@ FLAGS: Final = {
     "sharing": "--sharing",
     "class": "--class",
     "site_id": "--site",
+    "agent": "--agent",
     "provider_account_id": "--provider-account",
     "policy": "--policy",
     "policy.replicas": "--replicas",
@@ -45,6 +47,7 @@ _ONLY_NEW: Final = {
     "shares": "--shares",
     "quota": "--quota",
     "site": "--site",
+    "agent": "--agent",
     "provider_account": "--provider-account",
 }
 _ONLY_CHANGED: Final = {"settings": "--set", "unset": "--unset", "version": "--version"}
@@ -81,6 +84,9 @@ def _add_kind(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--site", metavar="SITE", help="its name or id; needed where there are several"
     )
+    parser.add_argument(
+        "--agent", choices=AGENTS, help="who runs on its machines: none at a provider's"
+    )
     parser.add_argument("--provider-account", metavar="ID", help="for the class provider")
 
 
@@ -113,16 +119,27 @@ def validate(args: argparse.Namespace, client: "Client") -> int:
         raise InvalidInputError("is needed for a new pool", field="--gpu-model", allowed="H100, …")
     else:
         request = {"create": _body(args, client)}
-    with naming(_PARTS):
+    with naming({**FLAGS, **_PARTS}):
         found = client.validate_pool(request)
     if args.output != "table":
         print_data(data_of(found), args.output)
     else:
-        lines = [f"{problem.code}: {problem.detail}" for problem in found.problems]
+        lines = [_problem(each) for each in found.problems]
         lines += [f"unknown: {name} is stored as given" for name in found.unknown_fields]
         lines.append("It would be accepted." if found.valid else "It would be refused.")
         sys.stdout.write("\n".join(lines) + "\n")
     return 0 if found.valid else 1
+
+
+def _problem(problem: "Problem") -> str:
+    """Write a problem as it would be written if the request were made."""
+    from apportion.client.answers import error_of_problem
+
+    try:
+        with naming(FLAGS):
+            raise error_of_problem(problem.model_dump())
+    except ApportionError as error:
+        return f"error: {error}"
 
 
 def _refuse(args: argparse.Namespace, flags: Mapping[str, str]) -> None:
@@ -144,6 +161,7 @@ def _body(args: argparse.Namespace, client: "Client") -> dict[str, Any]:
         "class": args.cls or "metal-host",
         "policy": _policy(args),
         "site_id": site,
+        "agent": args.agent,
         "provider_account_id": args.provider_account,
     }
     if args.quota:

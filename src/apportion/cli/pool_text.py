@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from apportion.cli.output import amount_text, table
-from apportion.cli.pool_words import ATOM_CLASSES
+from apportion.cli.pool_words import ATOM_CLASSES, UNLIMITED
 from apportion.cli.server_caps import split_capabilities
 from apportion.cli.showing import fact_lines
 from apportion.cli.times import both_zones, short_time
@@ -40,6 +40,7 @@ def pool_lines(pool: "PoolView") -> list[str]:
         "sharing": _sharing(pool),
         "class": pool.class_,
         "site": f"{pool.site_id} in {pool.region}",
+        "agent": pool.agent,
         "provider": pool.provider_account_id,
         "created": both_zones(pool.created_at),
         "version": pool.version,
@@ -80,7 +81,7 @@ def _quotas_used(quotas: "Sequence[QuotaView]") -> str:
 
 def _used(quota: "QuotaView") -> str:
     used = amount_text(quota.used)
-    return used if quota.max == "unlimited" else f"{used} of {amount_text(quota.max)}"
+    return used if quota.max in UNLIMITED else f"{used} of {amount_text(quota.max)}"
 
 
 def _sharing(pool: "PoolView") -> str:

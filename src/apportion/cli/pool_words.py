@@ -9,6 +9,7 @@ from apportion.errors import InvalidInputError
 SHARINGS: Final = ("exclusive", "mig", "timeslice", "mps")
 ATOM_CLASSES: Final = ("gpu", "gpu.mig", "gpu.slot", "gpu.share")
 CLASSES: Final = ("metal-host", "vps-host", "kubernetes-host", "slurm-host", "provider")
+AGENTS: Final = ("apportion", "none")
 RESOURCES: Final = (
     *ATOM_CLASSES,
     "gpuEquivalents",
@@ -17,6 +18,8 @@ RESOURCES: Final = (
     "hugepages2Mi",
     "hugepages1Gi",
 )
+UNLIMITED: Final = ("unlimited", 2147483647)
+"""What no pool comes near: the word, and the owner's default for whole GPUs."""
 LIMIT_GRAMMAR: Final = "a number such as 32, 2.5 or 7/2, or unlimited"
 
 

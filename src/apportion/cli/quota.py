@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|set|show|explain")
     listing = verbs.add_parser("list", help="list quotas", epilog=_EXAMPLES)
     listing.add_argument("pool", metavar="POOL", nargs="?", help="only of this pool")
-    listing.add_argument("--resource", choices=RESOURCES, help="only of this resource")
+    listing.add_argument(
+        "--resource", metavar="RESOURCE", choices=RESOURCES, help="only of this resource"
+    )
     _add_of(listing)
     add_list_arguments(listing)
     add_server_arguments(listing)

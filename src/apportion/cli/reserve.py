@@ -39,12 +39,13 @@ _FLAGS: Final = {
     "devices[0].selector": "--select",
     "idempotency_key": "--key",
 }
+_SELECTOR = GRAMMAR.replace(": ", ":\n  ").replace(", key>", ",\n  key>")
 _EXAMPLES = f"""\
 A part of a GPU is met by the pool's own way to share: the smallest MIG profile with that much,
 slots, free shares, or a whole GPU, and what that wastes is said. All pieces lie on one node.
 
 Times are {TIME_GRAMMAR}.
-A selector is {GRAMMAR}.
+A selector is {_SELECTOR}.
 
 examples:
   apportion reserve --pool notebooks --mig 3g.40gb --for 4h --vcpu 8 --host-memory-gib 64

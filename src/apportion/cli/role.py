@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
+from apportion.authority.actions import ROLES
 from apportion.cli.connection import add_server_arguments, connect
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data, table
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """List the roles; 0, or the server's refusal."""
     with connect(args) as client:
-        roles = client.list_roles()
+        roles = list(client.list_roles().all())
     if args.output != "table":
         print_data({"items": [data_of(role) for role in roles]}, args.output)
     else:
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _grid(roles: "Sequence[RoleView]") -> str:
+    roles = sorted(roles, key=lambda role: ROLES.index(role.role))
     actions = sorted({action for role in roles for action in role.actions})
     rows = [
         (action, *("yes" if action in role.actions else "" for role in roles)) for action in actions

@@ -33,6 +33,7 @@ examples:
   apportion site create fra1 --region eu-central
   apportion site create basement --region eu-central --tenant acme
   apportion site list
+  apportion site show fra1
   apportion site update fra1 --region eu-central-1
   apportion site delete basement --tenant acme --yes"""
 

@@ -26,6 +26,7 @@ examples:
   apportion tenant create acme --name 'Acme Inc.'
   apportion tenant create acme-research --parent acme
   apportion tenant list --tree
+  apportion tenant show acme
   apportion tenant rename acme 'Acme Holding'
   apportion tenant delete acme-research --yes"""
 
@@ -129,7 +130,7 @@ def tree_lines(tenants: "Sequence[TenantView]", *, boxes: bool) -> list[str]:
         children.setdefault(parent, []).append(tenant)
     branches = _BRANCHES if boxes else _ASCII_BRANCHES
 
-    def below(parent: str, indent: str) -> Iterator[tuple[str, TenantView]]:
+    def below(parent: str, indent: str) -> "Iterator[tuple[str, TenantView]]":
         rows = children.get(parent, [])
         for tenant in rows:
             last = tenant is rows[-1]

@@ -42,6 +42,7 @@ examples:
   apportion token create ci --role member --for 90d --out ci.token
   apportion token create audit --role viewer --action 'compute:events:*' --tenant acme
   apportion token list --state active
+  apportion token show tok_01k...
   apportion token rotate tok_01k... --overlap 1h --out ci.token
   apportion token revoke tok_01k... --yes"""
 

@@ -42,6 +42,7 @@ The signing secret is shown once, or written to a file that only its owner can r
 examples:
   apportion webhook create billing --to https://billing.example/hook --type pool. --out hook.secret
   apportion webhook list
+  apportion webhook show billing
   apportion webhook update billing --type pool. --type quota. --enable
   apportion webhook deliveries billing --state dead
   apportion webhook resend billing dlv_01k...

@@ -83,14 +83,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
             read_json(str(tmp_path / source), field="FILE")
 
 
-@pytest.mark.parametrize("text", ["-1", "1.5", "", "Unlimited", "1_0", "1e3", "٤"])
-def test_a_limit_is_a_whole_number_or_the_word_unlimited(text):
+@pytest.mark.parametrize(
+    "text", ["-1", ".5", "1.", "1/2/3", "1.5/2", "", "Unlimited", "1_0", "1e3", "٤", "1/٤"]
+)
+def test_what_is_no_limit_is_refused(text):
     with pytest.raises(InvalidInputError, match="is no limit"):
         read_limit(text, field="LIMIT")
-    assert (read_limit("0", field="LIMIT"), read_limit("unlimited", field="LIMIT")) == (
-        0,
-        "unlimited",
-    )
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("0", 0), ("40", 40), ("unlimited", "unlimited"), ("2.5", "2.5"), ("7/2", "7/2")],
+)
+def test_a_limit_is_a_number_kept_exactly_or_the_word_unlimited(text, limit):
+    assert read_limit(text, field="LIMIT") == limit
 
 
 class Row(BaseModel):
