@@ -25,6 +25,7 @@ RENAMED = {
     "aclose": "close",
     "aclosing": "closing",
     "aread": "read",
+    "asyncio": "time",
     "AsyncListing": "Page",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

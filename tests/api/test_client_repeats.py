@@ -7,7 +7,7 @@ import pytest
 
 from apportion.client import Client
 from apportion.doors.problems import problem_of
-from apportion.errors import ConflictError, NotFoundError, UnavailableError
+from apportion.errors import ConflictError, InvalidStateError, NotFoundError, UnavailableError
 
 POOL = {
     "id": "pool_1",
@@ -182,6 +182,15 @@ def test_reading_leaves_nothing_uncertain(client_of):
     with client_of(Server(LATE)) as client, pytest.raises(UnavailableError) as caught:
         client.get_pool("pool_1")
     assert "uncertain" not in caught.value.details
+
+
+@pytest.mark.parametrize("error", [NotFoundError("no such site"), InvalidStateError("has ended")])
+def test_a_refusal_that_a_swallowed_try_may_have_caused_says_so(client_of, error):
+    for before, uncertain in (([BROKEN], True), ([UNSENT], False), ([], False)):
+        server = Server(*before, refused(error))
+        with client_of(server) as client, pytest.raises(type(error)) as caught:
+            client.delete_site("site_1")
+        assert ("uncertain" in caught.value.details) is uncertain
 
 
 def test_only_what_was_swallowed_is_sent_again(client_of):

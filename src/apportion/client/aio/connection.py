@@ -1,8 +1,5 @@
 """Requests to a server: retries, problems as the errors that they were, and streams."""
 
-# sync: from time import sleep
-from asyncio import sleep
-
 # sync: from collections.abc import Callable, Generator
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, Literal
@@ -19,7 +16,7 @@ from apportion.client.answers import (
 )
 from apportion.client.requests import Query, checked_url, headers_of, parameters_of
 from apportion.client.retries import ATTEMPTS, Pauses
-from apportion.errors import ConflictError, UnavailableError
+from apportion.errors import ConflictError, InvalidStateError, NotFoundError, UnavailableError
 
 STREAM_SILENCE_SECONDS: Final = 60
 """How long a stream may be silent (the server says that it lives every 15) before it is broken."""
@@ -27,6 +24,13 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 Repeat = Literal["always", "unsent"]
 """When to send again: whenever no answer came, or only where nothing can have been done."""
+
+
+async def _sleep(seconds: float) -> None:
+    # Not at the top: nearly no request pauses, and a command that waits for nothing pays nothing.
+    import asyncio
+
+    await asyncio.sleep(seconds)
 
 
 class AsyncConnection:
@@ -44,8 +48,8 @@ class AsyncConnection:
         tenant: str | None = None,
         timeout_seconds: int,
         transport: httpx2.AsyncBaseTransport | None,
-        # sync: sleep: Callable[[float], object] = sleep,
-        sleep: Callable[[float], Awaitable[object]] = sleep,
+        # sync: sleep: Callable[[float], object] = _sleep,
+        sleep: Callable[[float], Awaitable[object]] = _sleep,
         pauses: Pauses = Pauses(),  # noqa: B008 - it never changes
     ) -> None:
         self.url = checked_url(url)
@@ -76,15 +80,15 @@ class AsyncConnection:
     ) -> Any:
         """Return the JSON answer; raises the error that the server told of.
 
-        Where an earlier try may have been carried out, the details of a ConflictError or an
-        UnavailableError say so with ``uncertain``.
+        Where a try that got no answer may have been carried out and so be the reason, its details
+        say so with ``uncertain``.
         """
         sent = False
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return await self._once(method, path, query or {}, body)
-            except ConflictError as error:
-                if sent:
+            except (ConflictError, InvalidStateError, NotFoundError) as error:
+                if sent and method != "GET":
                     mark_uncertain(error)
                 raise
             except UnavailableError as error:

@@ -131,7 +131,6 @@ class AsyncTenants(AsyncAsking):
             "POST", path_of("policies", "check"), PolicyRuling, body_of(request)
         )
 
-    async def list_roles(self) -> list[RoleView]:
+    def list_roles(self, *, limit: int = 100, cursor: str | None = None) -> AsyncListing[RoleView]:
         """List the built-in roles: what each grants, and the policy that says so."""
-        answer = await self._connection.ask("GET", path_of("roles"))
-        return [RoleView.model_validate(each) for each in answer["items"]]
+        return self._list(path_of("roles"), RoleView, {"limit": limit}, cursor)

@@ -2,7 +2,6 @@
 """Requests to a server: retries, problems as the errors that they were, and streams."""
 
 from collections.abc import Callable, Generator
-from time import sleep
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -17,7 +16,7 @@ from apportion.client.answers import (
 )
 from apportion.client.requests import Query, checked_url, headers_of, parameters_of
 from apportion.client.retries import ATTEMPTS, Pauses
-from apportion.errors import ConflictError, UnavailableError
+from apportion.errors import ConflictError, InvalidStateError, NotFoundError, UnavailableError
 
 STREAM_SILENCE_SECONDS: Final = 60
 """How long a stream may be silent (the server says that it lives every 15) before it is broken."""
@@ -25,6 +24,13 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 Repeat = Literal["always", "unsent"]
 """When to send again: whenever no answer came, or only where nothing can have been done."""
+
+
+def _sleep(seconds: float) -> None:
+    # Not at the top: nearly no request pauses, and a command that waits for nothing pays nothing.
+    import time
+
+    time.sleep(seconds)
 
 
 class Connection:
@@ -42,7 +48,7 @@ class Connection:
         tenant: str | None = None,
         timeout_seconds: int,
         transport: httpx2.BaseTransport | None,
-        sleep: Callable[[float], object] = sleep,
+        sleep: Callable[[float], object] = _sleep,
         pauses: Pauses = Pauses(),  # noqa: B008 - it never changes
     ) -> None:
         self.url = checked_url(url)
@@ -73,15 +79,15 @@ class Connection:
     ) -> Any:
         """Return the JSON answer; raises the error that the server told of.
 
-        Where an earlier try may have been carried out, the details of a ConflictError or an
-        UnavailableError say so with ``uncertain``.
+        Where a try that got no answer may have been carried out and so be the reason, its details
+        say so with ``uncertain``.
         """
         sent = False
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self._once(method, path, query or {}, body)
-            except ConflictError as error:
-                if sent:
+            except (ConflictError, InvalidStateError, NotFoundError) as error:
+                if sent and method != "GET":
                     mark_uncertain(error)
                 raise
             except UnavailableError as error:

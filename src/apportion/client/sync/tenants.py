@@ -128,7 +128,6 @@ class Tenants(Asking):
         """Tell whether something would be allowed, and which policies decide it."""
         return self._send("POST", path_of("policies", "check"), PolicyRuling, body_of(request))
 
-    def list_roles(self) -> list[RoleView]:
+    def list_roles(self, *, limit: int = 100, cursor: str | None = None) -> Page[RoleView]:
         """List the built-in roles: what each grants, and the policy that says so."""
-        answer = self._connection.ask("GET", path_of("roles"))
-        return [RoleView.model_validate(each) for each in answer["items"]]
+        return self._list(path_of("roles"), RoleView, {"limit": limit}, cursor)
