@@ -7,6 +7,7 @@ it is sent, and whoever finds that time past claims it anew.
 """
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -59,11 +60,17 @@ class Dispatcher:
     """
 
     def __init__(
-        self, runtime: Runtime, networks: Sequence[Network] = (), *, timeout: timedelta = TIMEOUT
+        self,
+        runtime: Runtime,
+        networks: Sequence[Network] = (),
+        *,
+        timeout: timedelta = TIMEOUT,
+        trust: ssl.SSLContext | None = None,
     ) -> None:
         self._runtime = runtime
         self._networks = networks
         self._timeout = timeout
+        self._trust = trust
         self._lanes: dict[str, asyncio.Task[int]] = {}
 
     async def advance(self) -> int:
@@ -153,7 +160,10 @@ class Dispatcher:
             claimed = await cursor.fetchall()
         if not claimed:
             return 0
-        async with open_client() as client:
+        if self._trust is None:
+            # Reading all authorities takes a good part of a second: once, and not in the loop.
+            self._trust = await asyncio.to_thread(httpx2.create_ssl_context)
+        async with open_client(self._trust) as client:
             for row in claimed:
                 outcome = await self._attempt(client, webhook_id, row)
                 await self._settle(webhook_id, {**row, "until": until}, outcome)

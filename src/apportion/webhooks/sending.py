@@ -1,6 +1,7 @@
 """One attempt to deliver: a POST to a checked address, and what came of it in one short line."""
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,14 +31,15 @@ class Outcome:
         return self.status == HTTPStatus.GONE
 
 
-def open_client() -> httpx2.AsyncClient:
-    """Return a client for one webhook alone.
+def open_client(trust: ssl.SSLContext) -> httpx2.AsyncClient:
+    """Return a client for one webhook alone, which trusts the authorities of a context.
 
     Connections are kept by address, so webhooks on one address must not share them: what was
     promised by one host's certificate is not another one's. A proxy of the environment would be
     told the name, and look it up anew.
     """
     return httpx2.AsyncClient(
+        verify=trust,
         trust_env=False,
         follow_redirects=False,
         headers={"User-Agent": f"apportion/{version('apportion')}"},
