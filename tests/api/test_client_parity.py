@@ -3,7 +3,8 @@
 import inspect
 import subprocess
 import sys
-from typing import get_args, get_origin, get_type_hints
+from datetime import datetime
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from pydantic import BaseModel
@@ -39,11 +40,14 @@ def methods(kind):
 
 
 def parameters(operation_id, *places):
-    return [
-        RENAMED.get((operation_id, each["name"]), RENAMED.get(each["name"], each["name"]))
+    """Give what the client calls an operation's parameters, each with its schema."""
+    return {
+        RENAMED.get((operation_id, each["name"]), RENAMED.get(each["name"], each["name"])): each[
+            "schema"
+        ]
         for each in OPERATIONS[operation_id].get("parameters", ())
         if each["in"] in places
-    ]
+    }
 
 
 def model_named(schema):
@@ -63,6 +67,27 @@ def models(annotation):
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {annotation.__name__}
     return {name for each in get_args(annotation) for name in models(each)}
+
+
+def choices(annotation):
+    """Give the values that an annotation lets through, or its plain types."""
+    if get_origin(annotation) is Literal:
+        return {*get_args(annotation)}
+    if inner := get_args(annotation):
+        return {each for part in inner for each in choices(part)} - {type(None)}
+    return {annotation}
+
+
+def choices_of_schema(schema):
+    parts = schema.get("anyOf", [schema.get("items", schema)])
+    found = set()
+    for each in (part for part in parts if part.get("type") != "null"):
+        inner = each.get("items", each)
+        plain = {"string": str, "boolean": bool, "integer": int}[inner["type"]]
+        found |= {inner["const"]} if "const" in inner else {*inner.get("enum", [plain])}
+        if inner.get("format") == "date-time":
+            found.add(datetime)
+    return found
 
 
 def content_schema(part):
@@ -85,10 +110,18 @@ def test_a_method_takes_what_its_operation_takes_and_no_more(operation_id):
         assert set(placed) == filters
         return
     assert named == filters
-    path = parameters(operation_id, "path")
+    path = [*parameters(operation_id, "path")]
     assert placed[: len(path)] == path
     body = OPERATIONS[operation_id].get("requestBody")
     assert len(placed) - len(path) == (0 if body is None else 1)
+
+
+@pytest.mark.parametrize("operation_id", OPERATIONS)
+def test_a_filter_takes_the_values_that_its_operation_takes(operation_id):
+    hints = get_type_hints(getattr(Client, operation_id))
+    for name, schema in parameters(operation_id, "query").items():
+        if name not in LEFT_OUT.get(operation_id, ()):
+            assert choices(hints[name]) == choices_of_schema(schema), name
 
 
 @pytest.mark.parametrize("operation_id", OPERATIONS)
