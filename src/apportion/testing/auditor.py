@@ -43,7 +43,7 @@ async def audit(connection: AsyncConnection[Any], now: datetime) -> list[Finding
     lies on a placement of its board, and none on what was retired), ruler (units are those that
     the GPU has), host (booked CPU and memory never exceed the node's), quota (used is what live
     reservations are charged), held (a live reservation has exactly what it asked for, in its
-    window, and nobody else has anything).
+    window, is charged exactly that, and nobody else has anything), and those of `rules`.
 
     Ends the connection's transaction, if one was begun.
     """

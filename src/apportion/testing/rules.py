@@ -273,6 +273,48 @@ _TOLD: Final[tuple[Rule, ...]] = (
                 SELECT FROM events WHERE subject = pools.id AND type = 'pool.archived'
             )""",
     ),
+    # The owner is told of offers to others; a tenant that is deleted, of nothing more.
+    (
+        "told",
+        """
+        SELECT pool_id, 'is ' || CASE WHEN offered THEN '' ELSE 'not ' END || 'offered to '
+            || tenant_id || ', and the last that was told is ' || coalesce(last, 'nothing')
+        FROM (
+            SELECT pool_id, tenant_id, true AS offered FROM offers
+            UNION
+            (
+                SELECT subject, tenant_id, false FROM events WHERE type = 'pool.offered'
+                EXCEPT
+                SELECT id, tenant_id, false FROM pools
+                EXCEPT
+                SELECT pool_id, tenant_id, false FROM offers
+            )
+        ) AS pairs
+        JOIN tenants ON tenants.id = tenant_id AND deleted_at IS NULL
+        LEFT JOIN LATERAL (
+            SELECT type AS last
+            FROM events
+            WHERE (subject, events.tenant_id) = (pool_id, pairs.tenant_id)
+                AND type IN ('pool.offered', 'pool.unoffered', 'pool.archived')
+            ORDER BY xid DESC, events.id DESC
+            LIMIT 1
+        ) AS told ON true
+        WHERE offered <> (coalesce(last, '') = 'pool.offered')""",
+    ),
+    (
+        "told",
+        """
+        SELECT pools.id, 'has version ' || version || ', and the last that was told is ' || last
+        FROM pools
+        CROSS JOIN LATERAL (
+            SELECT after ->> 'version' AS last
+            FROM events
+            WHERE (subject, events.tenant_id) = (pools.id, pools.tenant_id) AND after ? 'version'
+            ORDER BY xid DESC, events.id DESC
+            LIMIT 1
+        ) AS told
+        WHERE last <> version::text""",
+    ),
 )
 
 CHANGES: Final = [
