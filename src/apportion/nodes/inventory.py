@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
-from apportion.authority.service import Caller
-from apportion.errors import ConflictError, InvalidInputError
+from apportion.authority.service import ROOT, Caller
+from apportion.errors import ConflictError, InvalidInputError, InvalidStateError
 from apportion.events.service import Event, append
 from apportion.geometry import parse_device_name
 from apportion.nodes.atom_rows import write_atoms
@@ -15,7 +15,7 @@ from apportion.nodes.atoms import GpuSpec, derive, identify
 from apportion.nodes.derived import Derived, NodeRows
 from apportion.nodes.host_rows import write_resources
 from apportion.nodes.schemas import GpuReport, Inventory
-from apportion.pools.service import PoolRecord, load_record
+from apportion.pools.service import PoolRecord, hold_record
 from apportion.quantities.units import from_multirange
 from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
@@ -34,27 +34,42 @@ TARGETS: Final = {
 
 
 async def import_inventories(
-    runtime: Runtime, caller: Caller, pool_id: str, documents: Sequence[Inventory]
+    runtime: Runtime,
+    caller: Caller,
+    pool_id: str,
+    documents: Sequence[Inventory],
+    *,
+    action: str = "compute:nodes:join",
 ) -> list[str]:
     """Take in the reports of some nodes of one pool, all or none; returns their node ids in order.
 
-    A node that is new joins the pool. Raises InvalidInputError for a GPU of another model or a
-    report that contradicts itself, ConflictError for a GPU that another node has.
+    A node that is new joins the pool; ``action`` is what the caller must be allowed to do to it.
+    Raises NotFoundError for a pool that is not the caller's own, InvalidInputError for a GPU of
+    another model or a report that contradicts itself, ConflictError for a GPU that another node
+    has, InvalidStateError for a new node of an archived pool and for a tenant's own machine in a
+    pool that is offered.
     """
     now = runtime.now()
+    owners = {each.owner_tenant_id for each in documents if each.owner_tenant_id is not None}
     async with transaction(runtime.db) as connection:
-        await load_record(connection, caller, pool_id)
-        # One import of a pool at a time; whoever keeps a picture of the pool reloads it.
-        await connection.execute(_QUERIES["touch_pool"], {"pool_id": pool_id})
-        # Read only now: its policy may have changed while this waited, and with it the ruler.
-        pool = await load_record(connection, caller, pool_id)
-        derived = [_derive(document, pool, caller) for document in documents]
+        # One import of a pool at a time, on the policy that it has by then, and with it the ruler.
+        pool = await hold_record(
+            connection, caller, action, pool_id, members=owners, field="owner_tenant_id"
+        )
+        derived = [_as_reported(document, pool) for document in documents]
         _check_once(derived)
-        nodes = await _write_nodes(runtime, connection, caller, pool, derived)
+        # Whoever keeps a picture of the pool reloads it.
+        holds = any((each.owner_tenant_id or pool.tenant_id) != ROOT for each in documents)
+        await connection.execute(
+            _QUERIES["touch_pool"], {"pool_id": pool_id, "holds_tenant_nodes": holds}
+        )
+        nodes = await _write_nodes(runtime, connection, pool, derived)
+        _check_nodes(pool, derived, nodes)
         await _write_gpus(connection, pool, derived, nodes)
         await write_atoms(connection, pool, derived, nodes, now)
         await write_resources(connection, pool, derived, nodes, now)
-        await append(connection, caller, now, [_event(each, pool, nodes) for each in derived])
+        events = [event for each in derived for event in _events(each, pool, nodes)]
+        await append(connection, caller, now, events)
     return [nodes[each.document.node]["uid"] for each in derived]
 
 
@@ -67,18 +82,12 @@ async def derive_again(
     """
     derived = [_as_reported(Inventory.model_validate(node["inventory"]), pool) for node in nodes]
     by_name = {node["name"]: node for node in nodes}
-    await connection.execute(_QUERIES["touch_pool"], {"pool_id": pool.id})
+    await connection.execute(
+        _QUERIES["touch_pool"], {"pool_id": pool.id, "holds_tenant_nodes": False}
+    )
     await _write_gpus(connection, pool, derived, by_name)
     await write_atoms(connection, pool, derived, by_name, now)
     await write_resources(connection, pool, derived, by_name, now)
-
-
-def _derive(document: Inventory, pool: PoolRecord, caller: Caller) -> Derived:
-    if document.owner_tenant_id not in (None, caller.tenant_id):
-        raise InvalidInputError(
-            "no such tenant", field="owner_tenant_id", given=document.owner_tenant_id
-        )
-    return _as_reported(document, pool)
 
 
 def _as_reported(document: Inventory, pool: PoolRecord) -> Derived:
@@ -145,7 +154,6 @@ def _check_apart(gpu: GpuSpec, field: str) -> None:
 async def _write_nodes(
     runtime: Runtime,
     connection: Connection,
-    caller: Caller,
     pool: PoolRecord,
     derived: Sequence[Derived],
 ) -> dict[str, dict[str, Any]]:
@@ -153,7 +161,7 @@ async def _write_nodes(
         _QUERIES["upsert_nodes"],
         {
             "uids": [runtime.new_id("node") for _ in derived],
-            "tenant_id": caller.tenant_id,
+            "tenant_ids": [each.document.owner_tenant_id or pool.tenant_id for each in derived],
             "pool_id": pool.id,
             "names": [each.document.node for each in derived],
             "target": TARGETS[pool.cls],
@@ -167,6 +175,25 @@ async def _write_nodes(
         },
     )
     return {row["name"]: row for row in await cursor.fetchall()}
+
+
+def _check_nodes(pool: PoolRecord, derived: Sequence[Derived], nodes: NodeRows) -> None:
+    """Refuse what joins an archived pool, and a machine that would change its owner by a report."""
+    for each in derived:
+        node, owner = nodes[each.document.node], each.document.owner_tenant_id
+        if pool.archived and node["joined"]:
+            raise InvalidStateError(
+                "the pool is archived, and no node joins it any more",
+                field="pool_id",
+                given=pool.id,
+            )
+        if owner not in (None, node["tenant_id"]):
+            raise InvalidStateError(
+                "a machine keeps the owner that it joined with",
+                field="owner_tenant_id",
+                given=owner,
+                allowed=node["tenant_id"],
+            )
 
 
 async def _write_gpus(
@@ -219,17 +246,18 @@ async def _check_homes(connection: Connection, homes: Mapping[str, int]) -> None
             )
 
 
-def _event(each: Derived, pool: PoolRecord, nodes: NodeRows) -> Event:
+def _events(each: Derived, pool: PoolRecord, nodes: NodeRows) -> list[Event]:
+    """Tell the pool's owner, and the machine's where that is somebody else."""
     node = nodes[each.document.node]
-    return Event(
-        "node.joined" if node["joined"] else "node.reported",
-        pool.tenant_id,
-        node["uid"],
-        {
-            "pool_id": pool.id,
-            "name": each.document.node,
-            "gpus": len(each.gpus),
-            "health": each.health,
-            "health_reason": each.health_reason,
-        },
-    )
+    data: dict[str, object] = {
+        "pool_id": pool.id,
+        "name": each.document.node,
+        "gpus": len(each.gpus),
+        "health": each.health,
+        "health_reason": each.health_reason,
+    }
+    kind = "node.joined" if node["joined"] else "node.reported"
+    told = [Event(kind, pool.tenant_id, node["uid"], data, after=data)]
+    if node["tenant_id"] != pool.tenant_id:
+        told.append(Event(kind, node["tenant_id"], node["uid"], data, actor=pool.tenant_id))
+    return told

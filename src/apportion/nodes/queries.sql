@@ -7,7 +7,10 @@ ON CONFLICT (board, profile, start) DO UPDATE SET units = excluded.units
     WHERE mig_placements.units <> excluded.units;
 
 -- name: touch_pool
-UPDATE pools SET fleet_revision = fleet_revision + 1 WHERE id = %(pool_id)s;
+UPDATE pools
+SET fleet_revision = fleet_revision + 1,
+    holds_tenant_nodes = holds_tenant_nodes OR %(holds_tenant_nodes)s
+WHERE id = %(pool_id)s;
 
 -- name: hold_nodes
 -- In the order in which bookings of host resources hold them.
@@ -30,24 +33,25 @@ GROUP BY product, board
 ORDER BY product, board;
 
 -- name: upsert_nodes
+-- Who owns a machine is said when it joins, and stays.
 INSERT INTO nodes (
     uid, tenant_id, pool_id, name, target, controller, health, health_reason, inventory,
     inventory_at, created_at
 )
 SELECT
-    uid, %(tenant_id)s, %(pool_id)s, name, %(target)s, controller, health, health_reason, inventory,
+    uid, tenant_id, %(pool_id)s, name, %(target)s, controller, health, health_reason, inventory,
     %(now)s, %(now)s
 FROM unnest(
-    %(uids)s::text[], %(names)s::text[], %(controllers)s::text[], %(healths)s::text[],
-    %(health_reasons)s::text[], %(inventories)s::jsonb[]
-) AS new (uid, name, controller, health, health_reason, inventory)
+    %(uids)s::text[], %(tenant_ids)s::text[], %(names)s::text[], %(controllers)s::text[],
+    %(healths)s::text[], %(health_reasons)s::text[], %(inventories)s::jsonb[]
+) AS new (uid, tenant_id, name, controller, health, health_reason, inventory)
 ON CONFLICT (pool_id, name) DO UPDATE SET
     controller = excluded.controller,
     health = excluded.health,
     health_reason = excluded.health_reason,
     inventory = excluded.inventory,
     inventory_at = excluded.inventory_at
-RETURNING id, uid, name, xmax = 0 AS joined;
+RETURNING id, uid, tenant_id, name, xmax = 0 AS joined;
 
 -- name: homes
 SELECT gpus.uuid, gpus.node_id, nodes.name AS node
@@ -164,8 +168,9 @@ WHERE (node_resources.total, node_resources.ratio, node_resources.capacity)
 DELETE FROM node_resources WHERE node_id = ANY (%(node_ids)s);
 
 -- name: list_nodes
+-- Those in the tenant's pools, whoever owns the machine.
 SELECT
-    nodes.uid AS id, pool_id, name, tenant_id, target, controller, health, health_reason,
+    nodes.uid AS id, pool_id, nodes.name, nodes.tenant_id, target, controller, health, health_reason,
     inventory_at,
     (SELECT count(*) FROM gpus WHERE gpus.node_id = nodes.id AND present)::int AS gpus,
     COALESCE(
@@ -182,11 +187,12 @@ SELECT
         '[]'
     ) AS resources
 FROM nodes
-WHERE tenant_id = %(tenant_id)s
+JOIN pools ON pools.id = nodes.pool_id
+WHERE pools.tenant_id = %(tenant_id)s
     AND uid > %(after)s
     AND (%(id)s::text IS NULL OR uid = %(id)s)
     AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
-    AND (%(name)s::text IS NULL OR name = %(name)s)
+    AND (%(name)s::text IS NULL OR nodes.name = %(name)s)
     AND (%(health)s::text IS NULL OR health = %(health)s)
 ORDER BY uid
 LIMIT %(limit)s;
@@ -227,8 +233,9 @@ SELECT
     nodes.pool_id, count(DISTINCT nodes.id)::int AS nodes,
     count(gpus.id) FILTER (WHERE present)::int AS gpus
 FROM nodes
+JOIN pools ON pools.id = nodes.pool_id
 LEFT JOIN gpus ON gpus.node_id = nodes.id
-WHERE nodes.tenant_id = %(tenant_id)s
+WHERE pools.tenant_id = %(tenant_id)s
 GROUP BY nodes.pool_id;
 
 -- name: fleet_revisions

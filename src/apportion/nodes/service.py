@@ -109,13 +109,13 @@ async def list_nodes(
     name: str | None = None,
     health: str | None = None,
 ) -> list[NodeView]:
-    """Return the caller's nodes by id."""
+    """Return the nodes of the caller's pools by id, whoever owns the machines."""
     filters = {"pool_id": pool_id, "name": name, "health": health}
     return await _nodes(runtime, caller, {**filters, "after": after, "limit": limit})
 
 
 async def get_node(runtime: Runtime, caller: Caller, node_id: str) -> NodeView:
-    """Return one node of the caller; NotFoundError for any other."""
+    """Return one node of the caller's pools; NotFoundError for any other."""
     found = await _nodes(runtime, caller, {"id": node_id})
     if not found:
         raise NotFoundError("no such node", field="node_id", given=node_id)
@@ -131,7 +131,9 @@ async def report_inventory(
         raise InvalidInputError(
             "is another node", field="node", given=document.node, allowed=node.name
         )
-    await import_inventories(runtime, caller, node.pool_id, [document])
+    await import_inventories(
+        runtime, caller, node.pool_id, [document], action="compute:nodes:report"
+    )
     return await get_node(runtime, caller, node_id)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from apportion.authority.service import Caller
+from apportion.authority.service import Caller, hold_tenant, no_tenant
 from apportion.pools.gates import enter_gates
 from apportion.pools.rows import (
     QUERIES,
@@ -102,13 +102,23 @@ async def load_record(connection: Connection, caller: Caller, pool_id: str) -> P
 
 
 async def hold_record(
-    connection: Connection, caller: Caller, action: str, pool_id: str
+    connection: Connection,
+    caller: Caller,
+    action: str,
+    pool_id: str,
+    *,
+    members: Collection[str] = (),
+    field: str = "tenant_id",
 ) -> PoolRecord:
     """Lock a pool of the caller's own to change what is in it, an archived one too.
 
-    Raises NotFoundError for any other pool, ForbiddenError when the caller may not do this to it.
+    Raises NotFoundError for any other pool and for one of the tenants ``members`` that the caller
+    is not above of, ForbiddenError when the caller may not do this to the pool.
     """
     await may(connection, caller, action, pool_id)
+    for tenant_id in sorted(members):
+        if caller.tenant_id not in await hold_tenant(connection, tenant_id, field=field):
+            raise no_tenant(tenant_id, field=field)
     row = await hold_own(connection, caller, pool_id)
     return record_of({**row, "quota_tenant_id": row["tenant_id"]})
 

@@ -141,6 +141,8 @@ CREATE TABLE pools (
     )
 );
 CREATE INDEX pools_changed ON pools (changed_xid);
+CREATE INDEX pools_by_tenant ON pools (tenant_id, id);
+CREATE INDEX pools_by_site ON pools (site_id);
 
 -- An offer makes a pool exist for another tenant. The columns after it repeat the pool's, and follow
 -- them, so that no pool can become what may not be offered while it is.
@@ -197,6 +199,7 @@ CREATE TABLE quotas (
     CONSTRAINT quotas_max_not_negative CHECK (max >= 0),
     CONSTRAINT quotas_used_not_negative CHECK (used >= 0)
 );
+CREATE INDEX quotas_by_pool ON quotas (pool_id, tenant_id, resource);
 
 -- tenant_id is the machine's owner; controller says who runs what is on it.
 CREATE TABLE nodes (

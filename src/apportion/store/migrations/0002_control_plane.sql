@@ -87,6 +87,8 @@ SET single_tenant = coalesce(policy -> 'singleTenant' = 'true', false),
         SELECT FROM nodes WHERE pool_id = pools.id AND nodes.tenant_id <> 'root'
     );
 CREATE INDEX pools_changed ON pools (changed_xid);
+CREATE INDEX pools_by_tenant ON pools (tenant_id, id);
+CREATE INDEX pools_by_site ON pools (site_id);
 
 CREATE TABLE offers (
     pool_id text NOT NULL,
@@ -159,6 +161,7 @@ SELECT tenant_id, pool_id, 'gpuEquivalents', NULL, (
         AND state IN ('placed', 'active', 'ending')
 )
 FROM (SELECT DISTINCT tenant_id, pool_id FROM quotas) AS has;
+CREATE INDEX quotas_by_pool ON quotas (pool_id, tenant_id, resource);
 
 ALTER TABLE events ADD COLUMN before jsonb, ADD COLUMN after jsonb;
 
