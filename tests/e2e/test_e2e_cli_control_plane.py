@@ -328,6 +328,8 @@ def test_lists_of_pools_are_narrowed(cli, server, tenant):
     assert names(*here) == []
     assert pool.name not in names("--gpu-model", "L4", "-o", "json")
     assert names("--archived", "--gpu-model", "L4", "-o", "json") == [pool.name]
+    again = cli("pool", "archive", pool.name, "--yes")
+    assert (again.code, f"{pool.name} (archived)" in again.out) == (0, True)
 
 
 def test_of_pools_of_one_name_ones_own_is_meant(cli, tenant, server):
@@ -534,6 +536,7 @@ BAD_INPUT = [
     (("api", "get_caller", "-p", "x=1"), "--parameter", "no such parameter"),
     (("api", "get_caller", "-p", "x"), "--parameter", "is no parameter"),
     (("api", "list_pools", "-p", "name=a", "-p", "name=b"), "--parameter", "twice"),
+    (("api", "list_pools", "-p", "name=\udcff"), "--parameter", "UTF-8"),
     (("api", "get_caller", "-f", "{}"), "--file", "takes no body"),
     (("api", "create_site"), "--file", "needs a body"),
     (("api", "create_site", "-f", "{"), "--file", "is not JSON"),

@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from apportion.cli.finding import is_id, the_one
 from apportion.cli.output import add_output_argument
@@ -109,6 +109,7 @@ def find_pool(client: "Client", text: str, *, field: str) -> "PoolView":
         if is_id(text):
             return client.get_pool(text)
         found = client.list_pools(name=text).items
+        found = found or client.list_pools(name=text, archived=True).items
     own = [pool for pool in found if pool.owned]
     return the_one(own or found, text, field=field, what="pool")
 
@@ -159,12 +160,14 @@ def _flag(field: str | None, flags: Mapping[str, str]) -> str | None:
 def _check_text(args: argparse.Namespace) -> None:
     """Refuse bytes of the command line that are not text in this locale: JSON cannot carry them."""
     for name, value in vars(args).items():
-        if isinstance(value, str) and not _is_text(value):
-            raise InvalidInputError(
-                "is not text in UTF-8",
-                field=f"--{name.replace('_', '-')}",
-                given=ascii(value),
-            )
+        values = cast("list[object]", value) if isinstance(value, list) else [value]
+        for each in values:
+            if isinstance(each, str) and not _is_text(each):
+                raise InvalidInputError(
+                    "is not text in UTF-8",
+                    field=f"--{name.replace('_', '-')}",
+                    given=ascii(each),
+                )
 
 
 def _is_text(value: str) -> bool:

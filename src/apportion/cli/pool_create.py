@@ -125,10 +125,17 @@ def validate(args: argparse.Namespace, client: "Client") -> int:
         print_data(data_of(found), args.output)
     else:
         lines = [_problem(each) for each in found.problems]
-        lines += [f"unknown: {name} is stored as given" for name in found.unknown_fields]
+        lines += [_unknown(name) for name in found.unknown_fields]
         lines.append("It would be accepted." if found.valid else "It would be refused.")
         sys.stdout.write("\n".join(lines) + "\n")
     return 0 if found.valid else 1
+
+
+def _unknown(name: str) -> str:
+    from apportion.pools.policy import near_miss
+
+    near = near_miss(name)
+    return f"unknown: {name} is stored as given" + (f"; did you mean {near}?" if near else "")
 
 
 def _problem(problem: "Problem") -> str:

@@ -1,6 +1,7 @@
 """Completion as a real shell asks for it, and what it costs."""
 
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -113,3 +114,29 @@ def test_the_script_for_a_shell_is_one_that_it_reads(name):
         [name, "-n"], input=script, capture_output=True, text=True, check=False
     )
     assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "script"),
+    [
+        ("fish", "apportion completion fish | source; complete -C 'apportion pool of'"),
+        (
+            "zsh",
+            """
+            autoload -Uz compinit && compinit -u -D
+            eval "$(apportion completion zsh)"
+            [[ ${_comps[apportion]} == _python_argcomplete ]] || exit 3
+            _describe() { print -l -- ${(P)2} }
+            BUFFER='apportion pool of' CURSOR=17 words=(apportion pool of)
+            _python_argcomplete
+            """,
+        ),
+    ],
+)
+def test_other_shells_are_offered_the_same(name, script, tmp_path):
+    if shutil.which(name) is None:
+        pytest.skip(f"no {name} here")
+    done = shell(name, f"export HOME={tmp_path}\n{script}")
+    assert (done.returncode, done.stderr) == (0, "")
+    words = [re.split(r"[:\t]", line)[0].strip() for line in done.stdout.splitlines()]
+    assert words == ["offer", "offers"]
