@@ -144,7 +144,7 @@ async def test_events_are_filtered_by_object_and_by_the_beginning_of_their_type(
     def read(client):
         pool = stocked[0][0]
         [created] = client.list_events(subject=pool.id).items
-        assert (created.type, created.tenant_id) == ("pool.created", "root")
+        assert (created.type, created.tenantid) == ("pool.created", "root")
         types = {each.type for each in client.list_events(type_prefix="node.").items}
         assert types == {"node.joined"}
 
