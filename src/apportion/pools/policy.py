@@ -2,7 +2,7 @@
 
 from apportion.pools.policy_fields import HUGEPAGE_SIZES_MIB, SHARES, PoolPolicy, mps_units
 from apportion.pools.policy_reading import (
-    near_misses,
+    near_miss,
     policy_schema,
     read_policy,
     read_stored,
@@ -21,7 +21,7 @@ __all__ = [
     "SHARES",
     "PoolPolicy",
     "mps_units",
-    "near_misses",
+    "near_miss",
     "policy_problems",
     "policy_schema",
     "read_policy",

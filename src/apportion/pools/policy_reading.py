@@ -15,6 +15,8 @@ from apportion.pools.policy_fields import REPLICAS_MAX, SHARES, PoolPolicy
 from apportion.pools.policy_types import OpenSection
 
 _LONGEST_STEP: Final = 60
+_ALIKE: Final = 3 / 4
+"""How alike two names must be for one to be a slip for the other; colour is none for rollout."""
 
 
 def read_policy(policy: Mapping[str, Any], sharing: str) -> PoolPolicy:
@@ -74,14 +76,11 @@ def unknown_fields(policy: Mapping[str, Any]) -> list[str]:
     return sorted(_unknown(policy, PoolPolicy, ""))
 
 
-def near_misses(policy: Mapping[str, Any]) -> dict[str, str]:
-    """Return which known field each unknown one is spelled almost like."""
-    known = {name.casefold(): name for name in names_of(PoolPolicy)}
-    found: dict[str, str] = {}
-    for name in unknown_fields(policy):
-        for near in get_close_matches(name.casefold(), known, n=1):
-            found[name] = known[near]
-    return found
+def near_miss(name: str) -> str | None:
+    """Return the known field that an unknown one is spelled almost like."""
+    known = {each.casefold(): each for each in names_of(PoolPolicy)}
+    near = get_close_matches(name.casefold(), known, n=1, cutoff=_ALIKE)
+    return known[near[0]] if near else None
 
 
 def policy_schema() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from apportion.errors import ApportionError, InvalidInputError
 from apportion.pools.policy import (
     PoolPolicy,
-    near_misses,
+    near_miss,
     policy_problems,
     policy_schema,
     read_policy,
@@ -342,8 +342,14 @@ def test_unknown_fields_are_no_problem_and_are_listed_by_their_paths():
 
 
 def test_a_field_that_is_spelled_almost_like_a_known_one_is_told_apart_from_a_foreign_one():
-    policy = {"maxpending": "6h", "min_layout": "dynamic", "zzz": 1}
-    assert near_misses(policy) == {"maxpending": "maxPending", "min_layout": "migLayout"}
+    given_names = ["maxpending", "min_layout", "single-tenant", "zzz", "colour"]
+    assert [near_miss(each) for each in given_names] == [
+        "maxPending",
+        "migLayout",
+        "singleTenant",
+        None,
+        None,
+    ]
 
 
 def test_an_unknown_field_of_a_closed_object_is_refused_with_the_near_one():
@@ -403,8 +409,8 @@ POLICIES = st.dictionaries(
 def test_any_json_is_read_or_refused_and_never_changed(policy, sharing, model):
     before = copy.deepcopy(policy)
     found = policy_problems(policy, sharing, model)
-    unknown_fields(policy)
-    near_misses(policy)
+    for name in unknown_fields(policy):
+        near_miss(name)
     assert isinstance(read_stored(policy), PoolPolicy)
     if found:
         assert all(isinstance(each, ApportionError) for each in found)
