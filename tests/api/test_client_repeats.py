@@ -8,6 +8,7 @@ import pytest
 from apportion.client import Client
 from apportion.doors.problems import problem_of
 from apportion.errors import ConflictError, InvalidStateError, NotFoundError, UnavailableError
+from apportion.pools.schemas import PoolUpdate
 
 POOL = {
     "id": "pool_1",
@@ -97,6 +98,12 @@ def test_an_update_whose_answer_was_swallowed_is_read_back_where_it_was_done(cli
         pool = client.update_pool("pool_1", WANTED)
     assert (pool.version, pool.policy) == (2, {"maxPending": "6h"})
     assert server.methods == ["PATCH", "PATCH", "GET"]
+
+
+def test_what_an_update_leaves_out_may_be_anything(client_of):
+    server = Server(BROKEN, conflict(), httpx2.Response(200, json=POOL))
+    with client_of(server) as client:
+        assert client.update_pool("pool_1", PoolUpdate.model_validate(WANTED)).version == 2
 
 
 @pytest.mark.parametrize(

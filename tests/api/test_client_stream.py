@@ -169,6 +169,25 @@ def test_a_server_that_stays_away_ends_it(opened):
     assert all(pause <= 5 for pause in pauses)
 
 
+def test_a_connection_that_breaks_again_and_again_but_comes_back_never_ends_it():
+    stands = frames(None).index(b"\n\n") + 2
+    server = Breaking(*[stands] * (STREAM_ATTEMPTS + 5), 10_000)
+    found, error = read(server)
+    assert found == IDS
+    assert isinstance(error, ForbiddenError)
+
+
+def test_a_stream_may_be_silent_for_longer_than_the_server_says_that_it_lives():
+    timeouts = []
+
+    def handle(request):
+        timeouts.append(request.extensions["timeout"])
+        return refused(ForbiddenError("no"))
+
+    read(handle)
+    assert timeouts == [{"connect": 30, "read": 60, "write": 30, "pool": 30}]
+
+
 def test_a_stream_that_goes_silent_is_opened_again():
     def silent(told):
         yield told
