@@ -35,7 +35,10 @@ RETURNING id, name, parent_id, ancestors, created_at, deleted_at;
 
 -- name: close_tenant
 -- Waits for all who make something for the tenant, and keeps others waiting (see hold_tenant).
-SELECT id FROM tenants WHERE id = %(id)s FOR UPDATE;
+SELECT id, name, parent_id, ancestors, created_at, deleted_at
+FROM tenants
+WHERE id = %(id)s AND %(above)s = ANY (ancestors)
+FOR UPDATE;
 
 -- name: living_children
 SELECT count(*)::int AS count, (array_agg(id ORDER BY id))[:10] AS first

@@ -31,6 +31,9 @@ Teardown = Callable[
 It is given who deletes, the tenant's id and the time; it returns fields of `TenantDeleted`.
 """
 
+_TENANT: Final = 5
+"""Where in the order of a deletion the tenant's own row is locked."""
+
 _teardowns: Final[list[tuple[int, Teardown]]] = []
 
 register(
@@ -168,13 +171,15 @@ async def delete_tenant(runtime: Runtime, caller: Caller, tenant_id: str) -> Ten
             raise InvalidStateError("root stays", field="tenant_id", given=ROOT)
         now = runtime.now()
         done: dict[str, Any] = {}
-        if before.deleted_at is None:
-            for _, teardown in _teardowns:
+        for order, teardown in _teardowns:
+            if order < _TENANT and before.deleted_at is None:
                 done |= await teardown(connection, caller, tenant_id, now)
-            # Somebody else may have deleted it, while this one waited for its turn.
-            before = await _find(connection, "find_tenant", caller, tenant_id)
+        before = await _close(connection, caller, tenant_id)
         if before.deleted_at is not None:
             return _deleted(before, {})
+        for order, teardown in _teardowns:
+            if order > _TENANT:
+                done |= await teardown(connection, caller, tenant_id, now)
         parameters = {"id": tenant_id, "now": now}
         cursor = await connection.execute(_QUERIES["delete_tenant"], parameters)
         deleted = _deleted(TenantView.model_validate(await cursor.fetchone()), done)
@@ -192,28 +197,25 @@ async def delete_tenant(runtime: Runtime, caller: Caller, tenant_id: str) -> Ten
     return await retrying(runtime.db, work)
 
 
-async def _close(
-    connection: Connection, _caller: Caller, tenant_id: str, _now: datetime
-) -> Mapping[str, Sequence[str] | int]:
+async def _close(connection: Connection, caller: Caller, tenant_id: str) -> TenantView:
     """Wait for what others make for the tenant, keep them out, and see that none is below it."""
-    await connection.execute(_QUERIES["close_tenant"], {"id": tenant_id})
+    tenant = await _find(connection, "close_tenant", caller, tenant_id)
     cursor = await connection.execute(_QUERIES["living_children"], {"id": tenant_id})
     children = await cursor.fetchone()
     if children is not None and children["count"]:
         count, first = children["count"], children["first"]
         more = "" if count == len(first) else f" and {count - len(first)} more"
         raise InvalidStateError(
-            f"has {count} tenants below it: {', '.join(first)}{more}",
+            f"has {count} tenant{'' if count == 1 else 's'} below it: {', '.join(first)}{more}",
             field="tenant_id",
             given=tenant_id,
             allowed="a tenant with none below it",
             hint="Delete those first",
             details={"children": first, "count": count},
         )
-    return {}
+    return tenant
 
 
-on_delete(5, _close)
 on_delete(30, tokens.revoke_all)
 on_delete(30, policies.delete_all)
 

@@ -61,7 +61,7 @@ _TENANTS: Final[tuple[Rule, ...]] = (
         """
         SELECT webhooks.id, 'is told of a tenant that is deleted'
         FROM webhooks JOIN tenants ON tenants.id = tenant_id
-        WHERE deleted_at IS NOT NULL""",
+        WHERE deleted_at IS NOT NULL AND enabled""",
     ),
 )
 
