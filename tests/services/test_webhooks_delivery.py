@@ -5,11 +5,10 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
-from ipaddress import ip_network
 
 import pytest
 from events_outbox import event, write, written
-from webhooks_receiver import receiving
+from webhooks_receiver import LOCAL, receiving
 
 from apportion.authority.service import ROOT, Caller
 from apportion.errors import InvalidStateError
@@ -24,7 +23,6 @@ from apportion.webhooks.schemas import WebhookCreate, WebhookUpdate
 pytestmark = pytest.mark.anyio
 
 CALLER = Caller(ROOT, "tok_test", "req_test")
-LOCAL = [ip_network("127.0.0.0/8")]
 
 
 @pytest.fixture

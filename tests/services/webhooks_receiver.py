@@ -8,6 +8,10 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_network
+
+LOCAL = [ip_network("127.0.0.0/8")]
+"""What a dispatcher must be allowed to reach such a receiver."""
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ ORDER BY xid, id
 LIMIT %(limit)s;
 
 -- name: audit
--- A reservation's event has no copy of the reservation beside it, for its facts are in the data.
 SELECT xid || '.' || id AS id, occurred_at AS time, tenant_id, actor, request_id, type AS action,
-    subject, before, CASE WHEN before IS NULL AND after IS NULL THEN data ELSE after END AS after
+    subject, before, after
 FROM events
 WHERE tenant_id = %(tenant_id)s
-    AND (before IS NOT NULL OR after IS NOT NULL OR starts_with(type, 'reservation.'))
+    AND (before IS NOT NULL OR after IS NOT NULL)
     AND (xid, id) < (%(xid)s::text::xid8, %(id)s::bigint)
     AND xid < pg_snapshot_xmin(pg_current_snapshot())
     AND (%(subject)s::text IS NULL OR subject = %(subject)s)
