@@ -76,18 +76,30 @@ async def import_inventories(
 async def derive_again(
     connection: Connection, pool: PoolRecord, nodes: Sequence[Mapping[str, Any]], now: datetime
 ) -> None:
-    """Derive everything anew from the last reports: the pool's policy says otherwise by now.
+    """Derive GPUs and atoms anew from the last reports: the pool says otherwise by now.
 
     ``nodes`` are the pool's, held by the caller, who holds the pool and its GPUs too.
     """
-    derived = [_as_reported(Inventory.model_validate(node["inventory"]), pool) for node in nodes]
+    derived = [_as_reported(_last_report(node), pool) for node in nodes]
     by_name = {node["name"]: node for node in nodes}
+    await _write_gpus(connection, pool, derived, by_name)
+    await write_atoms(connection, pool, derived, by_name, now)
+
+
+async def compute_again(
+    connection: Connection, pool: PoolRecord, nodes: Sequence[Mapping[str, Any]], now: datetime
+) -> None:
+    """Compute anew what hosts have to give, and have pictures of the pool loaded anew."""
+    derived = [Derived(_last_report(node), (), node["health"], None) for node in nodes]
+    by_name = {node["name"]: node for node in nodes}
+    await write_resources(connection, pool, derived, by_name, now)
     await connection.execute(
         _QUERIES["touch_pool"], {"pool_id": pool.id, "holds_tenant_nodes": False}
     )
-    await _write_gpus(connection, pool, derived, by_name)
-    await write_atoms(connection, pool, derived, by_name, now)
-    await write_resources(connection, pool, derived, by_name, now)
+
+
+def _last_report(node: Mapping[str, Any]) -> Inventory:
+    return Inventory.model_validate(node["inventory"])
 
 
 def _as_reported(document: Inventory, pool: PoolRecord) -> Derived:

@@ -14,7 +14,7 @@ WHERE id = %(pool_id)s;
 
 -- name: hold_nodes
 -- In the order in which bookings of host resources hold them.
-SELECT id, uid, name, inventory
+SELECT id, uid, name, health, inventory
 FROM nodes
 WHERE pool_id = %(pool_id)s
 ORDER BY id

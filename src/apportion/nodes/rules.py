@@ -11,7 +11,7 @@ from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.errors import ApportionError, InvalidInputError, InvalidStateError
 from apportion.geometry import board_by_key, parse_device_name, parse_layout
-from apportion.nodes.inventory import derive_again
+from apportion.nodes.inventory import compute_again, derive_again
 from apportion.pools.policy import DYNAMIC, PoolPolicy, read_stored
 from apportion.pools.service import (
     PoolBefore,
@@ -53,23 +53,24 @@ async def follow_change(
     before = change.before
     if change.pool_id is None or before is None:
         return
-    if _told_to_nodes(before.gpu_model, before.policy) == _told_to_nodes(
-        change.gpu_model, change.policy
-    ):
+    was, will = read_stored(before.policy), read_stored(change.policy)
+    recut = (before.gpu_model, _ruler(was)) != (change.gpu_model, _ruler(will))
+    if not recut and _given_by_hosts(was) == _given_by_hosts(will):
         return
     cursor = await connection.execute(_QUERIES["hold_nodes"], {"pool_id": change.pool_id})
     nodes = await cursor.fetchall()
-    await connection.execute(_QUERIES["hold_gpus_of_pool"], {"pool_id": change.pool_id})
-    for problem in await node_problems(connection, change):
-        raise problem
     pool = await load_record(connection, caller, change.pool_id)
-    await derive_again(connection, pool, nodes, now)
+    if recut:
+        await connection.execute(_QUERIES["hold_gpus_of_pool"], {"pool_id": change.pool_id})
+        for problem in await node_problems(connection, change):
+            raise problem
+        await derive_again(connection, pool, nodes, now)
+    await compute_again(connection, pool, nodes, now)
 
 
-def _told_to_nodes(gpu_model: str, policy: Mapping[str, Any]) -> object:
-    """Return all of a pool from which its atoms and host resources are derived."""
-    read = read_stored(policy)
-    return gpu_model, _ruler(read), read.ratios, read.host_reserve, read.pages
+def _given_by_hosts(policy: PoolPolicy) -> object:
+    """Return all of a policy that has a say in what hosts have to give."""
+    return policy.ratios, policy.host_reserve, policy.pages
 
 
 def _ruler(policy: PoolPolicy) -> tuple[int | None, int | None]:
