@@ -38,6 +38,16 @@ class World:
             await ensure_root(self.runtime, connection)
             await sync_placements(connection)
 
+    async def tenant(self, tenant_id, above=ROOT):
+        """Make a tenant and return a caller of it."""
+        await self.rows(
+            "INSERT INTO tenants (id, parent_id, ancestors, name, created_at)"
+            " SELECT %s, id, ancestors || %s::text, %s, created_at FROM tenants WHERE id = %s",
+            *(tenant_id, tenant_id, tenant_id.title(), above),
+        )
+        [row] = await self.rows("SELECT ancestors FROM tenants WHERE id = %s", tenant_id)
+        return Caller(tenant_id, f"tok_{tenant_id}", ancestors=tuple(row["ancestors"]))
+
     async def pool(self, request, *inventories):
         pool = await create_pool(self.runtime, self.caller, request)
         await self.report(pool, *inventories)
@@ -67,7 +77,13 @@ class World:
         return await set_quota(self.runtime, self.caller, request)
 
     async def used(self, pool):
-        """Return what is used of each quota, where anything is."""
+        """Return what is used of each quota of counts and amounts, where anything is."""
+        used = await self.all_used(pool)
+        used.pop("gpuEquivalents", None)
+        return used
+
+    async def all_used(self, pool):
+        """Return what is used of each quota, exact GPU equivalents too, where anything is."""
         quotas = (await get_pool(self.runtime, self.caller, pool.id)).quotas
         return {quota.resource: quota.used for quota in quotas if quota.used}
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError, NotFoundError
 from apportion.events.service import list_events
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
@@ -164,8 +163,7 @@ async def test_a_release_after_the_end_says_that_the_clock_was_first(world):
 async def test_somebody_elses_reservation_is_not_found_by_any_door(world):
     pool = await exclusive(world)
     view = await world.create(ask(pool.id, device()))
-    await world.rows("INSERT INTO tenants VALUES ('acme', 'Acme', now())")
-    stranger = Caller("acme", "tok_acme")
+    stranger = await world.tenant("acme")
     for act in (world.reservations.get, world.reservations.release):
         with pytest.raises(NotFoundError):
             await act(stranger, view.id)

@@ -55,9 +55,8 @@ class Draft:
             return start, self.asked_end
         return start, start + (self.duration or timedelta())
 
-    @property
-    def charges(self) -> dict[str, Decimal]:
-        """What it takes of the quota, by resource."""
+    def amounts(self) -> dict[str, Decimal]:
+        """Return what it takes of the quota wherever it lies, by resource: counts and host."""
         amounts: dict[str, Decimal] = {}
         for device in self.ask.devices:
             amount = amounts.get(device.cls, Decimal(0))
@@ -105,6 +104,22 @@ def admit(request: ReservationCreate, pools: Sequence[PoolRecord]) -> Ask:
         for at, device in enumerate(request.devices):
             _check_mode(device, at, pool)
     return ask
+
+
+def attributes_of(
+    ask: Ask, window: tuple[datetime | None, datetime | None, timedelta | None], now: datetime
+) -> dict[str, int]:
+    """Return what access policies see of an ask: whole GPUs, pieces of GPUs, and for how long.
+
+    A piece of ``gpu.share`` counts as one, as a slot does; a begun second as a whole one.
+    """
+    counts = {"gpuCount": 0, "gpuSlices": 0}
+    for device in ask.devices:
+        pieces = device.count * (device.units if device.cls == "gpu.slot" else 1)
+        counts["gpuCount" if device.cls == "gpu" else "gpuSlices"] += pieces
+    start, end, duration = window
+    length = duration if end is None else end - (start or now)
+    return {**counts, "durationSeconds": -(-(length or timedelta()) // timedelta(seconds=1))}
 
 
 def read_window(

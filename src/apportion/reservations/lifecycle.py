@@ -3,20 +3,22 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, Final
 
 from apportion.authority.service import SYSTEM, Caller
+from apportion.bookings import service as bookings
 from apportion.events.service import Event, append
 from apportion.placement import Ask, DeviceAsk, Expression, Selector
-from apportion.pools.service import QuotaKey, charge, find_records
+from apportion.pools.service import changed_pools
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
+from apportion.reservations.ending import give_back
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.placer import Placer
-from apportion.reservations.plan import Placed
+from apportion.reservations.plan import Gone, Placed
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
+from apportion.tenants.service import find_ancestors
 
 BATCH: Final = 500
 """The most reservations that one step changes in one transaction."""
@@ -34,6 +36,7 @@ class Lifecycle:
         self.hint = asyncio.Event()
         """Set when something was given back: the clock's loop need not wait for its next tick."""
         self._tried: dict[str, tuple[int, int]] = {}
+        self._seen = "0"
 
     async def advance(self) -> int:
         """Bring every reservation to where the clock says; returns how many changed.
@@ -58,35 +61,41 @@ class Lifecycle:
                 return total
 
     async def retry_pending(self) -> int:
-        """Try what waits again, oldest first, where room was given back; count the placed."""
+        """Try what waits again, oldest first, where anything changed; count placed and failed.
+
+        That is: where room was given back, or where who may use the pool, or its policy, changed.
+        """
         now = self._runtime.now()
         # Brought up to now first: what others gave back, or the clock, is news too.
         async with transaction(self._runtime.db) as connection:
+            # Taken first: what commits while we read is read again next time.
+            seen = await bookings.horizon(connection)
+            reopened = await changed_pools(connection, self._seen)
             await self._fleet.sync(connection, list(self._fleet.indexes), now)
         standings = self._fleet.standings(now)
         stale = {pool for pool, standing in standings.items() if self._tried.get(pool) == standing}
-        placed = 0
+        changed = 0
         after: tuple[datetime, str] = (_DAWN, "")
-        while found := await self._pending(after, stale, now):
+        while found := await self._pending(after, stale - set(reopened), now):
             after = (found[-1]["created_at"], found[-1]["id"])
-            placed += await self._try([draft_of(row) for row in found])
+            changed += await self._try([draft_of(row) for row in found])
         # Only now: had a try failed on the way, the next tick would have to make up for it.
         self._tried.update(standings)
-        return placed
+        self._seen = seen
+        return changed
 
     async def _try(self, drafts: Sequence[Draft]) -> int:
         by_tenant: dict[str, list[Draft]] = {}
         for draft in drafts:
             by_tenant.setdefault(draft.tenant_id, []).append(draft)
-        placed = 0
+        async with transaction(self._runtime.db) as connection:
+            ancestors = await find_ancestors(connection, list(by_tenant))
+        changed = 0
         for tenant_id, asking in by_tenant.items():
-            caller = Caller(tenant_id, SYSTEM.actor)
-            named = sorted({pool for draft in asking for pool in draft.candidates})
-            async with transaction(self._runtime.db) as connection:
-                pools = await find_records(connection, caller, named)
-            decisions = await self._placer.place(caller, asking, pools)
-            placed += sum(isinstance(each, Placed) for each in decisions.values())
-        return placed
+            caller = Caller(tenant_id, SYSTEM.actor, ancestors=ancestors.get(tenant_id, ()))
+            decisions = await self._placer.place(caller, asking)
+            changed += sum(isinstance(each, Placed | Gone) for each in decisions.values())
+        return changed
 
     async def _pending(
         self, after: tuple[datetime, str], stale: set[str], now: datetime
@@ -103,32 +112,32 @@ class Lifecycle:
             return await cursor.fetchall()
 
     async def _start(self, connection: Connection) -> int:
-        return await self._step(connection, "due_to_start", "reservation.started")
+        return await self._step(connection, "due_to_start", "reservation.started", "active")
 
     async def _end(self, connection: Connection) -> int:
-        return await self._step(connection, "due_to_end", "reservation.ended")
+        return await self._step(connection, "due_to_end", "reservation.ended", "ended")
 
     async def _fail(self, connection: Connection) -> int:
-        return await self._step(connection, "due_to_fail", "reservation.failed")
+        return await self._step(connection, "due_to_fail", "reservation.failed", "failed")
 
-    async def _step(self, connection: Connection, query: str, event: str) -> int:
+    async def _step(self, connection: Connection, query: str, event: str, state: str) -> int:
         now = self._runtime.now()
         cursor = await connection.execute(rows.QUERIES[query], {"now": now, "limit": BATCH})
         due = await cursor.fetchall()
         await give_back(connection, [row for row in due if "charges" in row])
-        events = [Event(event, row["tenant_id"], row["id"], _facts(row)) for row in due]
+        events = [
+            Event(
+                event,
+                row["tenant_id"],
+                row["id"],
+                _facts(row),
+                before={"state": row["was"]},
+                after={"state": state},
+            )
+            for row in due
+        ]
         await append(connection, SYSTEM, now, events)
         return len(due)
-
-
-async def give_back(connection: Connection, ended: Sequence[Mapping[str, Any]]) -> None:
-    """Give back to the quotas what ended reservations were charged."""
-    amounts: dict[QuotaKey, Decimal] = {}
-    for row in ended:
-        for resource, amount in rows.read_charges(row["charges"]).items():
-            key = (row["tenant_id"], row["pool_id"], resource)
-            amounts[key] = amounts.get(key, Decimal(0)) - amount
-    await charge(connection, amounts)
 
 
 def draft_of(row: Mapping[str, Any]) -> Draft:
@@ -172,4 +181,7 @@ def _device(device: Mapping[str, Any]) -> DeviceAsk:
 
 
 def _facts(row: Mapping[str, Any]) -> dict[str, object]:
-    return {key: row[key] for key in ("pool_id", "reason", "charges") if key in row}
+    facts: dict[str, object] = {key: row[key] for key in ("pool_id", "reason") if key in row}
+    if "charges" in row:
+        facts["charges"] = rows.show_charges(row["charges"])
+    return facts

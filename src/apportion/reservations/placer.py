@@ -1,6 +1,7 @@
 """Placing a batch of drafts: plan on the pictures, let the database judge, try again what lost."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -11,11 +12,17 @@ from psycopg.errors import ExclusionViolation, UniqueViolation
 from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.errors import ConflictError, QuotaExceededError
-from apportion.pools.service import PoolRecord, QuotaKey, charge, read_quotas
+from apportion.pools.service import (
+    QuotaKey,
+    archived_pools,
+    charge,
+    hold_records,
+    read_quotas,
+)
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet
-from apportion.reservations.plan import Decision, Placed, Planner, Refused, Waiting
+from apportion.reservations.plan import Decision, Placed, Planner, Refused
 from apportion.store.connections import Connection, retrying
 from apportion.store.runtime import Runtime
 
@@ -53,10 +60,8 @@ class Placer:
         self._runtime = runtime
         self._fleet = fleet
 
-    async def place(
-        self, caller: Caller, drafts: Sequence[Draft], pools: Mapping[str, PoolRecord]
-    ) -> dict[str, Decision | None]:
-        """Decide every draft and write what came of it; each stands or falls by itself.
+    async def place(self, caller: Caller, drafts: Sequence[Draft]) -> dict[str, Decision | None]:
+        """Decide every draft of a tenant and write what came of it; each stands by itself.
 
         None means that the reservation is there already: a retry, or somebody else was faster with
         a waiting one.
@@ -65,7 +70,7 @@ class Placer:
         queue = list(drafts)
         clashes = 0
         while queue and clashes < CLASHES_MAX:
-            final, clashed = await self._attempt(caller, queue, pools, in_turn=clashes > 0)
+            final, clashed = await self._attempt(caller, queue, in_turn=clashes > 0)
             decided.update(final)
             queue = [draft for draft in queue if draft.id not in final]
             clashes += clashed
@@ -80,20 +85,20 @@ class Placer:
         self,
         caller: Caller,
         drafts: Sequence[Draft],
-        pools: Mapping[str, PoolRecord],
         *,
         in_turn: bool,
     ) -> tuple[dict[str, Decision | None], bool]:
         """Return what became final, and whether anything clashed with what others did."""
         tries: list[_Try] = []
+        named = {pool_id for draft in drafts for pool_id in draft.candidates}
 
         async def work(connection: Connection) -> tuple[dict[str, Decision | None], bool]:
             # A database retry starts over: what the last run held in the pictures is not there.
             _let_go(tries)
             if in_turn:
-                await bookings.take_turn(connection, list(pools))
+                await bookings.take_turn(connection, named)
             try:
-                return await self._once(connection, caller, drafts, pools, tries)
+                return await self._once(connection, caller, drafts, named, tries)
             except (ExclusionViolation, UniqueViolation) as clash:
                 # Re-dealt units were taken, or one idempotency key came in twice at once.
                 raise _StaleError from clash
@@ -112,17 +117,22 @@ class Placer:
         connection: Connection,
         caller: Caller,
         drafts: Sequence[Draft],
-        pools: Mapping[str, PoolRecord],
+        named: AbstractSet[str],
         tries: list[_Try],
     ) -> tuple[dict[str, Decision | None], bool]:
         now = self._runtime.now()
+        # Who may use what is read here once more, and held: the ask was admitted some time ago.
+        pools = await hold_records(connection, caller, named)
+        gone = named - pools.keys()
+        archived = await archived_pools(connection, gone) if gone else ()
         # Before looking who is there: whoever commits after that look is read at the next sync.
         horizon = await self._fleet.sync(connection, list(pools), now)
         fresh = await _not_there(connection, drafts)
         quotas = await read_quotas(
             connection, {pool.quota_tenant_id for pool in pools.values()}, list(pools)
         )
-        current = _Try(self._fleet, horizon, Planner(self._fleet, pools, quotas, now))
+        planner = Planner(self._fleet, pools, archived, quotas, now)
+        current = _Try(self._fleet, horizon, planner)
         tries.append(current)
         decisions = _decide(current, [draft for draft in drafts if draft.id in fresh])
         lost = await self._write(connection, decisions, now)
@@ -157,17 +167,17 @@ class Placer:
     async def _record(
         self, connection: Connection, caller: Caller, kept: Sequence[Decision], now: datetime
     ) -> None:
-        placed = [each for each in kept if isinstance(each, Placed)]
-        waiting = [each for each in kept if isinstance(each, Waiting)]
         charges: dict[QuotaKey, Decimal] = {}
-        for each in placed:
-            for resource, amount in each.draft.charges.items():
-                key = (each.draft.tenant_id, each.pool.id, resource)
+        for each in kept:
+            if not isinstance(each, Placed):
+                continue
+            for resource, amount in each.charges.items():
+                key = each.quota_key(resource)
                 charges[key] = charges.get(key, Decimal(0)) + amount
         # In one go: the database writes reservations while we still put events into words.
         async with connection.pipeline():
-            await rows.write(connection, placed, waiting, now)
-            await rows.tell(connection, caller, now, placed, waiting)
+            await rows.write(connection, kept, now)
+            await rows.tell(connection, caller, now, kept)
             await charge(connection, charges)
 
 

@@ -1,29 +1,39 @@
 """Deciding in memory what each draft of a batch gets: held at once, undone if it is lost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from apportion.bookings.service import NewBooking, NewHostBooking
 from apportion.errors import ApportionError, QuotaExceededError
 from apportion.placement import Held, Offer, Piece, Verdict
 from apportion.placement.cost import cost
 from apportion.placement.state import HostHeld
-from apportion.pools.policy import mps_units
-from apportion.pools.service import PoolRecord, Quota, QuotaKey
+from apportion.pools.service import (
+    EQUIVALENTS,
+    PoolRecord,
+    Quota,
+    QuotaKey,
+    show_amount,
+    show_limit,
+)
 from apportion.quantities.windows import format_instant
 from apportion.reservations.admission import Draft
+from apportion.reservations.charging import (
+    equivalents,
+    least_equivalents,
+    share_of,
+    with_equivalents,
+)
 from apportion.reservations.fleet import Fleet, micros
-
-_HUNDREDTHS: Final = tuple(Fraction(units, 100) for units in range(101))
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A draft, the pool it got, the room there, and the window."""
+    """A draft, the pool it got, the room there, the window, and what it takes of the quota."""
 
     draft: Draft
     pool: PoolRecord
@@ -32,11 +42,24 @@ class Placed:
     end: datetime
     bookings: tuple[NewBooking, ...]
     host: NewHostBooking | None
+    charges: Mapping[str, Decimal]
+
+    def quota_key(self, resource: str) -> QuotaKey:
+        """Return whose quota of a resource it is charged to."""
+        return self.pool.quota_tenant_id, self.pool.id, resource
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A draft that found no room, and why."""
+
+    draft: Draft
+    reason: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A draft that has waited for pools none of which takes its work any more."""
 
     draft: Draft
     reason: Mapping[str, Any]
@@ -50,48 +73,73 @@ class Refused:
     error: ApportionError
 
 
-Decision = Placed | Waiting | Refused
+Decision = Placed | Waiting | Gone | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """A quota that does not cover what a draft asks of a pool."""
+
+    pool: PoolRecord
+    resource: str
+    amount: Decimal
+    quota: Quota | None
+    at_least: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Room in one pool, and what it costs of the quota."""
+
+    pool: PoolRecord
+    offer: Offer
+    shares: Sequence[Fraction]
+    charges: Mapping[str, Decimal]
 
 
 class Planner:
-    """Places drafts one after the other on the pictures, each seeing what the earlier ones took."""
+    """Places drafts one after the other on the pictures, each seeing what the earlier ones took.
+
+    ``pools`` are those that the drafts' tenant may use; ``archived`` says of the others which are.
+    """
 
     def __init__(
         self,
         fleet: Fleet,
         pools: Mapping[str, PoolRecord],
+        archived: Collection[str],
         quotas: Mapping[QuotaKey, Quota],
         now: datetime,
     ) -> None:
         self._fleet = fleet
         self._pools = pools
+        self._archived = archived
         self._quotas = quotas
         self._now = now
 
     def decide(self, draft: Draft) -> Decision:
         """Choose and hold the best offer of the candidate pools, or say why there is none."""
-        start, end = draft.window(self._now)
-        best: tuple[tuple[int, int], PoolRecord, Offer] | None = None
+        usable = [self._pools[each] for each in draft.candidates if each in self._pools]
+        if not usable:
+            return self._gone(draft)
+        window = draft.window(self._now)
+        amounts = draft.amounts()
+        best: tuple[tuple[int, int], _Found] | None = None
         verdicts: dict[str, Verdict] = {}
-        short: list[tuple[str, str]] = []
-        for pool_id in draft.candidates:
-            pool = self._pools.get(pool_id)
-            if pool is None:
-                continue
-            resource = self._not_covered(draft, pool_id)
-            if resource is not None:
-                short.append((pool_id, resource))
-                continue
-            index = self._fleet.indexes[pool_id]
-            found = index.place(draft.ask, micros(start), micros(end), micros(self._now))
-            if isinstance(found, Verdict):
-                verdicts[pool_id] = found
-                continue
-            price = cost(index.nodes[found.node], draft.ask, found)
-            if best is None or price < best[0]:
-                best = (price, pool, found)
+        short: list[_Short] = []
+        for pool in usable:
+            found = self._find(draft, pool, window, amounts)
+            if isinstance(found, _Short):
+                short.append(found)
+            elif isinstance(found, Verdict):
+                verdicts[pool.id] = found
+            else:
+                node = self._fleet.indexes[pool.id].nodes[found.offer.node]
+                price = cost(node, draft.ask, found.offer)
+                if best is None or price < best[0]:
+                    best = (price, found)
         if best is not None:
-            return self._place(draft, best[1], best[2], (start, end))
+            return self._place(draft, best[1], window)
         if not verdicts:
             return self._over_quota(draft, short)
         return Waiting(draft, self._reason(draft, verdicts, short))
@@ -103,13 +151,39 @@ class Planner:
             index.free(booking.gpu_id, booking.key)
         if placed.host is not None:
             index.free_host(placed.host.node_id, placed.draft.id)
-        for resource, amount in placed.draft.charges.items():
-            self._quotas[placed.draft.tenant_id, placed.pool.id, resource].used -= amount
+        for resource, amount in placed.charges.items():
+            self._quotas[placed.quota_key(resource)].used -= amount
 
-    def _place(
-        self, draft: Draft, pool: PoolRecord, offer: Offer, window: tuple[datetime, datetime]
-    ) -> Placed:
+    def _find(
+        self,
+        draft: Draft,
+        pool: PoolRecord,
+        window: tuple[datetime, datetime],
+        amounts: dict[str, Decimal],
+    ) -> _Found | _Short | Verdict:
+        """Look for room in one pool that its quota covers.
+
+        What an instance costs in equivalents only its place tells, so the quota is asked once more
+        when that is known.
+        """
+        least = with_equivalents(amounts, least_equivalents(draft.ask, pool))
+        exact = "gpu.mig" not in amounts
+        if short := self._short(pool, least, exact=exact):
+            return short
         start, end = window
+        index = self._fleet.indexes[pool.id]
+        offer = index.place(draft.ask, micros(start), micros(end), micros(self._now))
+        if isinstance(offer, Verdict):
+            return offer
+        shares = [self._share(draft, pool, piece) for piece in offer.pieces]
+        if exact:
+            return _Found(pool, offer, shares, least)
+        charges = with_equivalents(amounts, equivalents(shares))
+        return self._short(pool, charges, exact=True) or _Found(pool, offer, shares, charges)
+
+    def _place(self, draft: Draft, found: _Found, window: tuple[datetime, datetime]) -> Placed:
+        start, end = window
+        pool, offer = found.pool, found.offer
         pieces = tuple(
             NewBooking(
                 tenant_id=draft.tenant_id,
@@ -124,9 +198,9 @@ class Planner:
                 units=piece.units,
                 start=start,
                 end=end,
-                share=self._share(draft, pool, piece),
+                share=share,
             )
-            for number, piece in enumerate(offer.pieces)
+            for number, (piece, share) in enumerate(zip(offer.pieces, found.shares, strict=True))
         )
         host = None
         if draft.ask.vcpu_milli or draft.ask.memory_mib:
@@ -139,7 +213,7 @@ class Planner:
                 start=start,
                 end=end,
             )
-        placed = Placed(draft, pool, offer, start, end, pieces, host)
+        placed = Placed(draft, pool, offer, start, end, pieces, host, found.charges)
         self._hold(placed)
         return placed
 
@@ -152,56 +226,97 @@ class Planner:
         if placed.host is not None:
             held = HostHeld(start, end, ask.vcpu_milli, ask.memory_mib)
             index.book_host(placed.host.node_id, placed.draft.id, held)
-        for resource, amount in placed.draft.charges.items():
-            self._quotas[placed.draft.tenant_id, placed.pool.id, resource].used += amount
+        for resource, amount in placed.charges.items():
+            self._quotas[placed.quota_key(resource)].used += amount
 
     def _share(self, draft: Draft, pool: PoolRecord, piece: Piece) -> Fraction:
-        device = draft.ask.devices[piece.device]
-        if device.cls == "gpu.share":
-            return _HUNDREDTHS[device.units]
-        if device.cls == "gpu.slot":
-            slots = pool.policy.replicas or 1
-            each = Fraction(mps_units(slots), 100) if pool.sharing == "mps" else Fraction(1, slots)
-            return device.units * each
-        return Fraction(1) if piece.atom is None else self._fleet.share_of(pool.id, piece.atom)
+        share = share_of(draft.ask.devices[piece.device], pool)
+        if share is not None:
+            return share
+        assert piece.atom is not None  # noqa: S101 - an instance is an atom
+        return self._fleet.share_of(pool.id, piece.atom)
 
-    def _not_covered(self, draft: Draft, pool_id: str) -> str | None:
-        for resource, amount in draft.charges.items():
-            quota = self._quotas.get((draft.tenant_id, pool_id, resource))
+    def _short(
+        self, pool: PoolRecord, charges: Mapping[str, Decimal], *, exact: bool
+    ) -> _Short | None:
+        """Return the first quota of a pool that does not cover its charge."""
+        for resource, amount in charges.items():
+            quota = self._quotas.get((pool.quota_tenant_id, pool.id, resource))
             if quota is None or not quota.covers(amount):
-                return resource
+                at_least = resource == EQUIVALENTS and not exact
+                return _Short(pool, resource, amount, quota, at_least)
         return None
 
-    def _over_quota(self, draft: Draft, short: Sequence[tuple[str, str]]) -> Decision:
-        if not short:
-            error = QuotaExceededError("none of the pools is there any more")
-            return Refused(draft, error)
-        pool_id, resource = short[0]
-        quota = self._quotas.get((draft.tenant_id, pool_id, resource))
-        amount = draft.charges[resource]
-        limit = "no quota row, which grants 0" if quota is None else f"{_left(quota)} left"
-        message = f"asks for {_number(amount)} {resource} of {pool_id}, and there is {limit}"
+    def _gone(self, draft: Draft) -> Decision:
+        """Fail what waits for pools that no longer take it; what comes in now waits with that.
+
+        The next try fails it: its tenant is told in one way, whenever the pool went.
+        """
+        archived = any(each in self._archived for each in draft.candidates)
+        message = "; ".join(self._why_gone(draft, draft.candidates))
         if draft.waiting:
-            reason = {"code": "quota_exceeded", "message": message, "quota": _short(short)}
-            return Waiting(draft, {**reason, "since": self._since(draft)})
+            reason = {"code": "PoolGone", "message": message, "pools": list(draft.candidates)}
+            return Gone(draft, {**reason, "last": draft.reason})
+        reason = {"code": "pool_archived"} if archived else {"code": "pool_withdrawn"}
+        return Waiting(
+            draft,
+            {
+                **reason,
+                "message": message,
+                "hint": "it fails with PoolGone at its next try; ask for another pool",
+                "since": self._since(draft),
+                "gone": list(draft.candidates),
+            },
+        )
+
+    def _why_gone(self, draft: Draft, pool_ids: Sequence[str]) -> list[str]:
+        """Say of each of these candidates why it takes no work of the tenant."""
+        named = "the pool" if len(draft.candidates) == 1 else "{}"
+        return [
+            f"{named.format(each)} is "
+            + ("archived" if each in self._archived else "no longer offered to this tenant")
+            for each in pool_ids
+        ]
+
+    def _over_quota(self, draft: Draft, short: Sequence[_Short]) -> Decision:
+        first = short[0]
+        pool, resource = first.pool, first.resource
+        asked = ("at least " if first.at_least else "") + str(show_amount(resource, first.amount))
+        message = f"asks for {asked} {resource} of {pool.id}, and there is {_left(first)}"
+        if draft.waiting:
+            gone = self._gone_among(draft)
+            reason = {
+                "code": "quota_exceeded",
+                "message": "; ".join([message, *self._why_gone(draft, gone)]),
+                "quota": _shorts(short),
+                "since": self._since(draft),
+                **({"gone": gone} if gone else {}),
+            }
+            return Waiting(draft, reason)
+        limit = None if first.quota is None else first.quota.max
+        used = Decimal(0) if first.quota is None else first.quota.used
         error = QuotaExceededError(
             message,
-            hint=f"Set one: `apportion quota set {pool_id} {resource} LIMIT`",
+            hint=_who_raises(draft, pool, resource),
             details={
-                "pool_id": pool_id,
+                "pool_id": pool.id,
+                "tenant_id": pool.quota_tenant_id,
                 "resource": resource,
-                "asked": _number(amount),
-                "max": None if quota is None or quota.max is None else _number(quota.max),
-                "used": "0" if quota is None else _number(quota.used),
+                "asked": asked,
+                "max": None if limit is None else str(show_amount(resource, limit)),
+                "used": str(show_amount(resource, used)),
             },
         )
         return Refused(draft, error)
+
+    def _gone_among(self, draft: Draft) -> list[str]:
+        return [each for each in draft.candidates if each not in self._pools]
 
     def _since(self, draft: Draft) -> object:
         return draft.reason.get("since") if draft.waiting else format_instant(self._now)
 
     def _reason(
-        self, draft: Draft, verdicts: Mapping[str, Verdict], short: Sequence[tuple[str, str]]
+        self, draft: Draft, verdicts: Mapping[str, Verdict], short: Sequence[_Short]
     ) -> dict[str, Any]:
         counts: dict[str, int] = {}
         for verdict in verdicts.values():
@@ -209,29 +324,36 @@ class Planner:
                 counts[reason.code] = counts.get(reason.code, 0) + reason.count
         nodes = sum(verdict.nodes for verdict in verdicts.values())
         first = max(verdicts.values(), key=lambda verdict: verdict.nodes)
+        gone = self._gone_among(draft)
         return {
             "code": first.code,
             "message": "; ".join(
                 [
                     *(f"{self._pools[each].name}: {v.message}" for each, v in verdicts.items()),
-                    *(f"{self._pools[each].name}: too little quota of {of}" for each, of in short),
+                    *(f"{each.pool.name}: too little quota of {each.resource}" for each in short),
+                    *self._why_gone(draft, gone),
                 ]
             ),
             "hint": first.hint,
             "since": self._since(draft),
             "nodes": nodes,
             "reasons": [{"code": code, "count": count} for code, count in counts.items()],
-            **({"quota": _short(short)} if short else {}),
+            **({"quota": _shorts(short)} if short else {}),
+            **({"gone": gone} if gone else {}),
         }
 
 
-def _short(short: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    return [{"pool_id": pool_id, "resource": resource} for pool_id, resource in short]
+def _shorts(short: Sequence[_Short]) -> list[dict[str, str]]:
+    return [{"pool_id": each.pool.id, "resource": each.resource} for each in short]
 
 
-def _left(quota: Quota) -> str:
-    return "unlimited" if quota.max is None else _number(max(Decimal(0), quota.max - quota.used))
+def _left(short: _Short) -> str:
+    if short.quota is None:
+        return "no quota row, which grants 0"
+    return f"{show_limit(short.resource, short.quota.left)} left"
 
 
-def _number(value: Decimal) -> str:
-    return f"{value.normalize():f}"
+def _who_raises(draft: Draft, pool: PoolRecord, resource: str) -> str:
+    if pool.tenant_id == draft.tenant_id:
+        return f"Set one: `apportion quota set {pool.id} {resource} LIMIT`"
+    return f"The pool's owner sets the quota of {pool.quota_tenant_id} on it"

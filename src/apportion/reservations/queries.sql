@@ -39,17 +39,23 @@ SET state = new.state,
     starts_at = new.starts,
     ends_at = new.ends,
     charges = new.charges,
-    charged_tenant_id = reservations.tenant_id,
+    charged_tenant_id = new.charged,
     updated_at = %(now)s
 FROM unnest(
     %(ids)s::text[], %(pool_ids)s::text[], %(states)s::text[], %(starts)s::timestamptz[],
-    %(ends)s::timestamptz[], %(charges)s::jsonb[]
-) AS new (id, pool_id, state, starts, ends, charges)
+    %(ends)s::timestamptz[], %(charges)s::jsonb[], %(charged)s::text[]
+) AS new (id, pool_id, state, starts, ends, charges, charged)
 WHERE reservations.id = new.id;
 
 -- name: keep_pending
 UPDATE reservations
 SET reason = new.reason, updated_at = %(now)s
+FROM unnest(%(ids)s::text[], %(reasons)s::jsonb[]) AS new (id, reason)
+WHERE reservations.id = new.id;
+
+-- name: fail_pending
+UPDATE reservations
+SET state = 'failed', reason = new.reason, updated_at = %(now)s
 FROM unnest(%(ids)s::text[], %(reasons)s::jsonb[]) AS new (id, reason)
 WHERE reservations.id = new.id;
 
@@ -82,12 +88,16 @@ GROUP BY 1, 2, 3;
 -- name: pending
 -- Those that may be placed now: what has waited too long is about to fail, and where nothing was given
 -- back nobody finds room. A quota that was raised leaves no trace in the pictures, so what waits for
--- one is always among them.
+-- one is always among them; and so is what came in just after its pools had gone.
 SELECT *
 FROM reservations
 WHERE state = 'pending' AND (created_at, id) > (%(after)s::timestamptz, %(after_id)s)
     AND pending_until > %(now)s AND (asked_start IS NULL OR asked_start >= %(now)s)
-    AND (reason ? 'quota' OR NOT candidates <@ %(stale)s::text[])
+    AND (
+        reason ? 'quota'
+        OR reason ->> 'code' IN ('pool_archived', 'pool_withdrawn')
+        OR NOT candidates <@ %(stale)s::text[]
+    )
 ORDER BY created_at, id
 LIMIT %(limit)s;
 
@@ -103,21 +113,22 @@ WHERE id IN (
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
-RETURNING id, tenant_id, pool_id;
+RETURNING id, 'placed' AS was, tenant_id, pool_id;
 
 -- name: due_to_end
 UPDATE reservations
 SET state = 'ended',
     reason = jsonb_build_object('code', 'expired', 'message', 'its window has ended'),
     updated_at = %(now)s
-WHERE id IN (
-    SELECT id FROM reservations
+FROM (
+    SELECT id, state AS was FROM reservations
     WHERE state IN ('placed', 'active') AND ends_at <= %(now)s
     ORDER BY ends_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
-)
-RETURNING id, tenant_id, pool_id, charges;
+) AS due
+WHERE reservations.id = due.id
+RETURNING reservations.id, was, tenant_id, pool_id, reason, charges, charged_tenant_id;
 
 -- name: due_to_fail
 -- Waited as long as the pool allows, or the window that was asked for has begun without room.
@@ -136,12 +147,22 @@ WHERE id IN (
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
-RETURNING id, tenant_id, reason;
+RETURNING id, 'pending' AS was, tenant_id, reason;
 
 -- name: end
 UPDATE reservations
 SET state = 'ended',
-    reason = %(reason)s,
+    reason = new.reason,
     ends_at = CASE WHEN starts_at IS NOT NULL THEN least(ends_at, greatest(starts_at, %(now)s)) END,
     updated_at = %(now)s
-WHERE id = %(id)s;
+FROM unnest(%(ids)s::text[], %(reasons)s::jsonb[]) AS new (id, reason)
+WHERE reservations.id = new.id
+RETURNING reservations.id, ends_at;
+
+-- name: lock_unended
+-- What a tenant has, or waits for.
+SELECT *
+FROM reservations
+WHERE tenant_id = %(tenant_id)s AND state IN ('pending', 'placed', 'active', 'ending')
+ORDER BY id
+FOR NO KEY UPDATE;

@@ -3,14 +3,18 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, cast
 
 from psycopg.types.json import Jsonb
 
 from apportion.authority.service import Caller
 from apportion.events.service import Event, append
+from apportion.pools.schemas import Quantity, QuotaResource
+from apportion.pools.service import show_amount
 from apportion.quantities.windows import format_instant
-from apportion.reservations.plan import Placed, Waiting
+from apportion.reservations.admission import Draft
+from apportion.reservations.plan import Decision, Gone, Placed, Waiting
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import guards, register
@@ -25,6 +29,7 @@ register(
         "reservations_candidates_given",
         "reservations_pool_is_candidate",
         "reservations_live_has_window",
+        "reservations_live_is_charged",
         "reservations_window_forward",
         "reservations_asks_for_time",
         "reservations_asks_for_something",
@@ -57,10 +62,11 @@ async def hashes(connection: Connection, ids: Collection[str]) -> dict[str, byte
     return {row["id"]: bytes(row["request_hash"]) for row in await cursor.fetchall()}
 
 
-async def write(
-    connection: Connection, placed: Sequence[Placed], waiting: Sequence[Waiting], now: datetime
-) -> None:
+async def write(connection: Connection, kept: Sequence[Decision], now: datetime) -> None:
     """Write new reservations, and what became of waiting ones."""
+    placed = [each for each in kept if isinstance(each, Placed)]
+    waiting = [each for each in kept if isinstance(each, Waiting)]
+    gone = [each for each in kept if isinstance(each, Gone)]
     new = [*placed, *waiting]
     await _insert(connection, [each for each in new if not each.draft.waiting], now)
     tried = [each for each in placed if each.draft.waiting]
@@ -73,10 +79,24 @@ async def write(
                 "states": [_state(each, now) for each in tried],
                 "starts": [each.start for each in tried],
                 "ends": [each.end for each in tried],
-                "charges": [Jsonb(_charges(each)) for each in tried],
+                "charges": [Jsonb(_stored(each)) for each in tried],
+                "charged": [each.pool.quota_tenant_id for each in tried],
                 "now": now,
             },
         )
+    await _keep_reasons(connection, waiting, now)
+    if gone:
+        await connection.execute(
+            QUERIES["fail_pending"],
+            {
+                "ids": [each.draft.id for each in gone],
+                "reasons": [Jsonb(each.reason) for each in gone],
+                "now": now,
+            },
+        )
+
+
+async def _keep_reasons(connection: Connection, waiting: Sequence[Waiting], now: datetime) -> None:
     still = [
         each
         for each in waiting
@@ -95,38 +115,74 @@ async def write(
 
 def _codes(reason: Mapping[str, Any]) -> list[str]:
     """Return what a reason says but for its counts: those change with every booking of others."""
-    return [reason["code"], *(each["code"] for each in reason.get("reasons", ()))]
+    codes = [each["code"] for each in reason.get("reasons", ())]
+    return [reason["code"], *codes, *reason.get("gone", ())]
 
 
 async def tell(
     connection: Connection,
     caller: Caller,
     now: datetime,
-    placed: Sequence[Placed],
-    waiting: Sequence[Waiting],
+    kept: Sequence[Decision],
 ) -> None:
     """Append what happened; a waiting one that goes on waiting is no news."""
-    events = [
-        Event(
-            "reservation.placed",
-            each.draft.tenant_id,
-            each.draft.id,
-            {
-                "pool_id": each.pool.id,
-                "state": _state(each, now),
-                "start": format_instant(each.start),
-                "end": format_instant(each.end),
-                "charges": _charges(each),
-            },
-        )
-        for each in placed
-    ]
-    events += [
-        Event("reservation.pending", each.draft.tenant_id, each.draft.id, each.reason)
-        for each in waiting
-        if not each.draft.waiting
-    ]
+    events = [event for each in kept if (event := _event(each, now)) is not None]
     await append(connection, caller, now, events)
+
+
+def _event(decision: Decision, now: datetime) -> Event | None:
+    draft = decision.draft
+    match decision:
+        case Placed():
+            return _placed_event(decision, now)
+        case Gone():
+            return Event(
+                "reservation.failed",
+                draft.tenant_id,
+                draft.id,
+                {"reason": decision.reason},
+                before={"state": "pending"},
+                after={"state": "failed"},
+            )
+        case Waiting() if not draft.waiting:
+            return Event(
+                "reservation.pending",
+                draft.tenant_id,
+                draft.id,
+                decision.reason,
+                after={"state": "pending", **_asked(draft)},
+            )
+        case _:
+            return None
+
+
+def _placed_event(placed: Placed, now: datetime) -> Event:
+    draft = placed.draft
+    got = {
+        "pool_id": placed.pool.id,
+        "state": _state(placed, now),
+        "start": format_instant(placed.start),
+        "end": format_instant(placed.end),
+        "charged_tenant_id": placed.pool.quota_tenant_id,
+        "charges": {of: _shown(of, amount) for of, amount in placed.charges.items()},
+    }
+    if draft.waiting:
+        return Event(
+            "reservation.placed", draft.tenant_id, draft.id, got, {"state": "pending"}, got
+        )
+    return Event(
+        "reservation.placed", draft.tenant_id, draft.id, got, after={**got, **_asked(draft)}
+    )
+
+
+def _asked(draft: Draft) -> dict[str, object]:
+    return {"name": draft.name, "candidates": draft.candidates, "devices": draft.devices}
+
+
+@lru_cache(maxsize=4096)
+def _shown(resource: str, amount: Decimal) -> Quantity:
+    """Write an amount for people; few are as many as there are reservations."""
+    return show_amount(resource, amount)
 
 
 async def _insert(
@@ -159,8 +215,8 @@ def _row(decision: Placed | Waiting, now: datetime) -> dict[str, object]:
         "starts_at": None if placed is None else placed.start,
         "ends_at": None if placed is None else placed.end,
         "pending_until": draft.pending_until,
-        "charges": {} if placed is None else _charges(placed),
-        "charged_tenant_id": None if placed is None else draft.tenant_id,
+        "charges": {} if placed is None else _stored(placed),
+        "charged_tenant_id": None if placed is None else placed.pool.quota_tenant_id,
         "request_hash": draft.request_hash,
         "created_at": draft.created_at,
     }
@@ -175,10 +231,18 @@ def _placed_in(placed: Placed) -> dict[str, str]:
     return {"code": "placed", "message": f"placed in {placed.pool.name}"}
 
 
-def _charges(placed: Placed) -> dict[str, str]:
-    return {key: f"{amount:f}" for key, amount in placed.draft.charges.items()}
+def _stored(placed: Placed) -> dict[str, str]:
+    return {resource: f"{amount:f}" for resource, amount in placed.charges.items()}
 
 
 def read_charges(charges: Mapping[str, Any]) -> dict[str, Decimal]:
     """Read back what a reservation was charged."""
     return {resource: Decimal(amount) for resource, amount in charges.items()}
+
+
+def show_charges(charges: Mapping[str, Any]) -> dict[QuotaResource, Quantity]:
+    """Write what a reservation was charged for people: equivalents as parts of a GPU."""
+    return {
+        cast("QuotaResource", of): _shown(of, amount)
+        for of, amount in read_charges(charges).items()
+    }

@@ -7,7 +7,8 @@ from pydantic import AwareDatetime, BeforeValidator, Field
 
 from apportion.doors.schemas import IdempotencyKey, Schema, Text, View
 from apportion.nodes.schemas import AtomClass, ShareText
-from apportion.pools.schemas import Sharing
+from apportion.pools.schemas import Quantity as Amount
+from apportion.pools.schemas import QuotaResource, QuotaView, Sharing
 
 State = Literal["pending", "placed", "active", "ending", "ended", "failed"]
 LIVE: tuple[State, ...] = ("placed", "active", "ending")
@@ -111,7 +112,11 @@ class HostOut(View):
 
 
 class ReservationView(View):
-    """A reservation: what was asked, where it stands and why, and what it has."""
+    """A reservation: what was asked, where it stands and why, and what it has.
+
+    While it lives, ``charges`` count against the quota of ``charged_tenant_id``: its own tenant, or
+    the one above it that the pool is offered to.
+    """
 
     id: str
     name: str | None
@@ -127,4 +132,30 @@ class ReservationView(View):
     pending_until: AwareDatetime
     created_at: AwareDatetime
     updated_at: AwareDatetime
+    charged_tenant_id: str | None
+    charges: dict[QuotaResource, Amount]
     bookings: list[BookingOut]
+
+
+class QuotaUse(View):
+    """A live reservation, and how much of a quota it takes."""
+
+    id: str
+    name: str | None
+    tenant_id: str
+    state: State
+    amount: Amount
+    start: AwareDatetime
+    end: AwareDatetime
+
+
+class QuotaExplained(View):
+    """A quota, and by which live reservations it is used, by id.
+
+    ``accounted`` is what all of them take, those on other pages too: it equals ``quota.used``.
+    """
+
+    quota: QuotaView
+    reservations: list[QuotaUse]
+    next_cursor: str | None
+    accounted: Amount

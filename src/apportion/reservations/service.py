@@ -5,36 +5,44 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
-from psycopg.types.json import Jsonb
-
-from apportion.authority.service import Caller
-from apportion.bookings import service as bookings
-from apportion.bookings.service import BookingView
-from apportion.errors import ApportionError, ConflictError, NotFoundError, QuotaExceededError
-from apportion.events.service import Event, append
+from apportion.authority.service import Caller, authorize
+from apportion.errors import (
+    ApportionError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    QuotaExceededError,
+)
 from apportion.placement import DeviceAsk
 from apportion.pools.service import PoolRecord, find_records
 from apportion.quantities.ids import derive_id
-from apportion.quantities.shares import exact_text
 from apportion.reservations import rows
-from apportion.reservations.admission import Draft, admit, candidates, read_window, request_hash
+from apportion.reservations.admission import (
+    Draft,
+    admit,
+    attributes_of,
+    candidates,
+    read_window,
+    request_hash,
+)
+from apportion.reservations.ending import end_now
 from apportion.reservations.fleet import Fleet
-from apportion.reservations.lifecycle import Lifecycle, give_back
+from apportion.reservations.lifecycle import Lifecycle
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Decision, Refused
 from apportion.reservations.schemas import (
     LIVE,
-    BookingOut,
     DeviceRequest,
-    HostOut,
     ReservationCreate,
     ReservationView,
 )
+from apportion.reservations.views import show_all
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
+
+_CREATE: Final = "compute:reservations:create"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,7 @@ class Reservations:
                 drafts[ids[at]] = self._draft(caller, request, pools, ids[at], hashes[at])
             except ApportionError as error:
                 refused[at] = error
-        decided = await self._place_once(caller, list(drafts.values()), pools)
+        decided = await self._place_once(caller, list(drafts.values()))
         # A retry gets its answer also where the same ask is refused by now: its window has begun.
         again = {ids[at] for at in refused} & set(keyed)
         stored = await self._hashes([*again, *(each for each in decided if decided[each] is None)])
@@ -130,7 +138,7 @@ class Reservations:
         """Return one of the caller's reservations; NotFoundError for any other."""
         async with transaction(self._runtime.db) as connection:
             row = await _find(connection, caller, reservation_id, "find")
-            return (await _views(connection, [row]))[0]
+            return (await show_all(connection, [row]))[0]
 
     async def get_many(
         self, caller: Caller, reservation_ids: Sequence[str]
@@ -141,7 +149,7 @@ class Reservations:
                 rows.QUERIES["find_many"],
                 {"tenant_id": caller.tenant_id, "ids": list(reservation_ids)},
             )
-            return {view.id: view for view in await _views(connection, await cursor.fetchall())}
+            return {view.id: view for view in await show_all(connection, await cursor.fetchall())}
 
     async def list(
         self,
@@ -165,7 +173,7 @@ class Reservations:
         }
         async with transaction(self._runtime.db) as connection:
             cursor = await connection.execute(rows.QUERIES["list"], parameters)
-            return await _views(connection, await cursor.fetchall())
+            return await show_all(connection, await cursor.fetchall())
 
     async def standing(self, caller: Caller) -> Standing:
         """Return how many of the caller's reservations live where, and why how many wait."""
@@ -195,10 +203,10 @@ class Reservations:
             row = await _find(connection, caller, reservation_id, "lock")
             now = self._runtime.now()
             if row["state"] in ("pending", *LIVE):
-                await self._end(connection, caller, row, now)
+                await end_now(connection, caller, [row], now, f"by {caller.actor}")
                 ended.append(reservation_id)
             row = await _find(connection, caller, reservation_id, "find")
-            return (await _views(connection, [row]))[0]
+            return (await show_all(connection, [row]))[0]
 
         view = await retrying(self._runtime.db, work)
         if ended:
@@ -206,29 +214,11 @@ class Reservations:
             self.lifecycle.hint.set()
         return view
 
-    async def _end(
-        self, connection: Connection, caller: Caller, row: Mapping[str, Any], now: datetime
-    ) -> None:
-        await bookings.finish(connection, [row["id"]], now)
-        reason = _why_ended(caller, row, now)
-        await connection.execute(
-            rows.QUERIES["end"], {"id": row["id"], "reason": Jsonb(reason), "now": now}
-        )
-        if row["state"] in LIVE:
-            await give_back(connection, [row])
-        event = Event(
-            "reservation.ended",
-            row["tenant_id"],
-            row["id"],
-            {"pool_id": row["pool_id"], "reason": reason, "charges": row["charges"]},
-        )
-        await append(connection, caller, now, [event])
-
     async def _place_once(
-        self, caller: Caller, drafts: Sequence[Draft], pools: Mapping[str, PoolRecord]
+        self, caller: Caller, drafts: Sequence[Draft]
     ) -> dict[str, Decision | None]:
         """Place; what the quota refuses is tried once more after what is over has been ended."""
-        decided = await self.placer.place(caller, drafts, pools)
+        decided = await self.placer.place(caller, drafts)
         refused = [
             draft
             for draft in drafts
@@ -236,7 +226,7 @@ class Reservations:
             and isinstance(decision.error, QuotaExceededError)
         ]
         if refused and await self.lifecycle.end_due():
-            decided.update(await self.placer.place(caller, refused, pools))
+            decided.update(await self.placer.place(caller, refused))
         return decided
 
     def _id_of(self, caller: Caller, request: ReservationCreate) -> str:
@@ -260,7 +250,10 @@ class Reservations:
         records = [pools[pool_id] for pool_id in named]
         now = self._runtime.now()
         ask = admit(request, records)
-        start, end, duration = read_window(request, now)
+        window = start, end, duration = read_window(request, now)
+        attributes = attributes_of(ask, window, now)
+        for record in records:
+            _check_right(caller, record, attributes)
         return Draft(
             id=own_id,
             tenant_id=caller.tenant_id,
@@ -316,13 +309,18 @@ def _stored(device: DeviceRequest, ask: DeviceAsk) -> dict[str, Any]:
     }
 
 
-def _why_ended(caller: Caller, row: Mapping[str, Any], now: datetime) -> dict[str, str]:
-    if row["state"] in LIVE and row["ends_at"] <= now:
-        # The clock was first, though no tick has said so yet.
-        return {"code": "expired", "message": "its window has ended"}
-    begun = row["state"] in LIVE and row["starts_at"] < now
-    code = "released" if begun else "cancelled"
-    return {"code": code, "message": f"{code} by {caller.actor}"}
+def _check_right(caller: Caller, pool: PoolRecord, attributes: Mapping[str, int]) -> None:
+    """Refuse what the access policies forbid in a pool; each candidate has to be allowed."""
+    try:
+        authorize(caller, _CREATE, pool.facts, attributes)
+    except ForbiddenError as error:
+        raise ForbiddenError(
+            f"pool {pool.name}: {error.message}",
+            field="pool_id",
+            given=pool.id,
+            hint=error.hint,
+            details={**error.details, "pool_id": pool.id},
+        ) from None
 
 
 def _named(request: ReservationCreate) -> list[str]:
@@ -341,50 +339,3 @@ async def _find(
     if row is None:
         raise NotFoundError("no such reservation", field="reservation_id", given=reservation_id)
     return row
-
-
-async def _views(
-    connection: Connection, found: Sequence[Mapping[str, Any]]
-) -> list[ReservationView]:
-    booked = await bookings.of_reservations(connection, [row["id"] for row in found])
-    return [_view(row, booked[row["id"]]) for row in found]
-
-
-def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationView:
-    return ReservationView(
-        id=row["id"],
-        name=row["name"],
-        tenant_id=row["tenant_id"],
-        pool_id=row["pool_id"],
-        candidates=row["candidates"],
-        state=row["state"],
-        reason=row["reason"],
-        devices=row["devices"],
-        resources=HostOut.model_validate(
-            {
-                "vcpu": exact_text(Fraction(row["vcpu_milli"], 1000)),
-                "memoryGiB": exact_text(Fraction(row["memory_mib"], 1024), 10),
-            }
-        ),
-        start=row["starts_at"] or row["asked_start"],
-        end=row["ends_at"] or row["asked_end"],
-        pending_until=row["pending_until"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        bookings=[
-            BookingOut.model_validate(
-                {
-                    "gpu_id": each.gpu_id,
-                    "node": each.node,
-                    "device": each.device,
-                    "class": each.cls,
-                    "units": each.units,
-                    "atom": each.atom,
-                    "share": each.share,
-                    "start": each.start,
-                    "end": each.end,
-                }
-            )
-            for each in booked
-        ],
-    )

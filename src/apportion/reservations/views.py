@@ -1,0 +1,62 @@
+"""Reservations as they are shown."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from apportion.bookings import service as bookings
+from apportion.bookings.service import BookingView
+from apportion.quantities.shares import exact_text
+from apportion.reservations import rows
+from apportion.reservations.schemas import BookingOut, HostOut, ReservationView
+from apportion.store.connections import Connection
+
+
+async def show_all(
+    connection: Connection, found: Sequence[Mapping[str, Any]]
+) -> list[ReservationView]:
+    """Return rows of reservations as views, with what each has booked."""
+    booked = await bookings.of_reservations(connection, [row["id"] for row in found])
+    return [_view(row, booked[row["id"]]) for row in found]
+
+
+def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationView:
+    return ReservationView(
+        id=row["id"],
+        name=row["name"],
+        tenant_id=row["tenant_id"],
+        pool_id=row["pool_id"],
+        candidates=row["candidates"],
+        state=row["state"],
+        reason=row["reason"],
+        devices=row["devices"],
+        resources=HostOut.model_validate(
+            {
+                "vcpu": exact_text(Fraction(row["vcpu_milli"], 1000)),
+                "memoryGiB": exact_text(Fraction(row["memory_mib"], 1024), 10),
+            }
+        ),
+        start=row["starts_at"] or row["asked_start"],
+        end=row["ends_at"] or row["asked_end"],
+        pending_until=row["pending_until"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        charged_tenant_id=row["charged_tenant_id"],
+        charges=rows.show_charges(row["charges"]),
+        bookings=[
+            BookingOut.model_validate(
+                {
+                    "gpu_id": each.gpu_id,
+                    "node": each.node,
+                    "device": each.device,
+                    "class": each.cls,
+                    "units": each.units,
+                    "atom": each.atom,
+                    "share": each.share,
+                    "start": each.start,
+                    "end": each.end,
+                }
+            )
+            for each in booked
+        ],
+    )
