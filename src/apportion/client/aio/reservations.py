@@ -9,7 +9,8 @@ from apportion.client.answers import error_of_problem
 from apportion.client.requests import Document, Query, instant_of, keyed, path_of
 from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
-from apportion.reservations.schemas import ReservationCreate, ReservationView, State
+from apportion.pools.schemas import QuotaResource
+from apportion.reservations.schemas import QuotaExplained, ReservationCreate, ReservationView, State
 
 
 class AsyncReservations(AsyncAsking):
@@ -60,6 +61,21 @@ class AsyncReservations(AsyncAsking):
         """End a reservation now, or cancel it."""
         path = path_of("reservations", reservation_id, "release")
         return await self._send("POST", path, ReservationView)
+
+    async def explain_quota(
+        self,
+        pool_id: str,
+        tenant_id: str,
+        resource: QuotaResource,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> QuotaExplained:
+        """Show a quota and which live reservations use it, in pages."""
+        path = path_of("pools", pool_id, "quotas", tenant_id, resource, "explain")
+        return await self._send(
+            "GET", path, QuotaExplained, query={"limit": limit, "cursor": cursor}
+        )
 
     async def get_usage(
         self, start: datetime | str, end: datetime | str | None = None

@@ -10,7 +10,8 @@ from apportion.client.sync.asking import Asking
 from apportion.client.sync.page import Page
 from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
-from apportion.reservations.schemas import ReservationCreate, ReservationView, State
+from apportion.pools.schemas import QuotaResource
+from apportion.reservations.schemas import QuotaExplained, ReservationCreate, ReservationView, State
 
 
 class Reservations(Asking):
@@ -61,6 +62,19 @@ class Reservations(Asking):
         """End a reservation now, or cancel it."""
         path = path_of("reservations", reservation_id, "release")
         return self._send("POST", path, ReservationView)
+
+    def explain_quota(
+        self,
+        pool_id: str,
+        tenant_id: str,
+        resource: QuotaResource,
+        *,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> QuotaExplained:
+        """Show a quota and which live reservations use it, in pages."""
+        path = path_of("pools", pool_id, "quotas", tenant_id, resource, "explain")
+        return self._send("GET", path, QuotaExplained, query={"limit": limit, "cursor": cursor})
 
     def get_usage(self, start: datetime | str, end: datetime | str | None = None) -> UsageView:
         """Return exact GPU hours within [start, end); till now without an end."""
