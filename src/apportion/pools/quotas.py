@@ -82,16 +82,29 @@ async def get_quota(
 
     Raises NotFoundError for one that the caller may not see, as for one that is not there.
     """
+    async with transaction(runtime.db) as connection:
+        return await find_quota(
+            connection, caller, (tenant_id, pool_id, resource), lineage=caller.lineage
+        )
+
+
+async def find_quota(
+    connection: Connection, caller: Caller, key: QuotaKey, *, lineage: Sequence[str] = ()
+) -> QuotaView:
+    """Return one quota, to its tenant, to those above it, to the owner of the pool.
+
+    It is shown to those too whose ``lineage`` the pool is offered to with all below it.
+    """
+    tenant_id, pool_id, resource = key
     parameters = {
         "caller": caller.tenant_id,
-        "lineage": list(caller.lineage),
+        "lineage": list(lineage),
         "pool_id": pool_id,
         "tenant_id": tenant_id,
         "resource": resource,
     }
-    async with transaction(runtime.db) as connection:
-        cursor = await connection.execute(QUERIES["find_quota"], parameters)
-        row = await cursor.fetchone()
+    cursor = await connection.execute(QUERIES["find_quota"], parameters)
+    row = await cursor.fetchone()
     if row is None:
         raise NotFoundError(
             "no such quota",

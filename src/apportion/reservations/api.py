@@ -9,10 +9,17 @@ from pydantic import BaseModel, Field
 from apportion.doors.idempotency import KeyHeader, one_key
 from apportion.doors.paging import Cursor, Filter, Limit, Page, bad_cursor, cut, decode_cursor
 from apportion.doors.problems import Problem, problem_of
-from apportion.doors.route import Door, TheCaller
+from apportion.doors.route import Door, TheCaller, TheRuntime
 from apportion.doors.schemas import Schema
 from apportion.errors import ApportionError, InvalidInputError
-from apportion.reservations.schemas import ReservationCreate, ReservationView, State
+from apportion.pools.schemas import QuotaResource
+from apportion.reservations import explain
+from apportion.reservations.schemas import (
+    QuotaExplained,
+    ReservationCreate,
+    ReservationView,
+    State,
+)
 from apportion.reservations.service import Reservations
 
 router = APIRouter(route_class=Door, tags=["reservations"])
@@ -123,6 +130,32 @@ async def release_reservation(
     reservations: TheReservations, caller: TheCaller, reservation_id: ReservationId
 ) -> ReservationView:
     return await reservations.release(caller, reservation_id)
+
+
+@router.get(
+    "/v1/pools/{pool_id}/quotas/{tenant_id}/{resource}/explain",
+    summary="By which live reservations a quota is used",
+)
+async def explain_quota(
+    runtime: TheRuntime,
+    caller: TheCaller,
+    *,
+    pool_id: Annotated[str, Path()],
+    tenant_id: Annotated[str, Path()],
+    resource: Annotated[QuotaResource, Path()],
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> QuotaExplained:
+    [after] = decode_cursor("explain_quota", cursor, "")
+    key = (tenant_id, pool_id, resource)
+    found = await explain.explain_quota(runtime, caller, key, after=after, limit=limit + 1)
+    uses, following = cut("explain_quota", found.uses, limit, lambda each: [each.id])
+    return QuotaExplained(
+        quota=found.quota,
+        reservations=uses,
+        next_cursor=following,
+        accounted=found.accounted,
+    )
 
 
 def _check_no_key(request: Request) -> None:

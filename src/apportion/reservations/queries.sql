@@ -85,6 +85,26 @@ FROM reservations
 WHERE tenant_id = %(tenant_id)s AND state IN ('pending', 'placed', 'active', 'ending')
 GROUP BY 1, 2, 3;
 
+-- name: uses
+-- Live reservations that take some of a quota, by id.
+SELECT id, name, tenant_id, state, (charges ->> %(resource)s::text)::numeric AS amount,
+    starts_at AS start, ends_at AS end
+FROM reservations
+WHERE pool_id = %(pool_id)s
+    AND charged_tenant_id = %(tenant_id)s
+    AND state IN ('placed', 'active', 'ending')
+    AND charges ? %(resource)s::text
+    AND id > %(after)s
+ORDER BY id
+LIMIT %(limit)s;
+
+-- name: accounted
+SELECT coalesce(sum((charges ->> %(resource)s::text)::numeric), 0) AS amount
+FROM reservations
+WHERE pool_id = %(pool_id)s
+    AND charged_tenant_id = %(tenant_id)s
+    AND state IN ('placed', 'active', 'ending');
+
 -- name: pending
 -- Those that may be placed now: what has waited too long is about to fail, and where nothing was given
 -- back nobody finds room. A quota that was raised leaves no trace in the pictures, so what waits for
