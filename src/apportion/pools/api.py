@@ -8,7 +8,7 @@ from apportion.doors.idempotency import KeyHeader, one_key
 from apportion.doors.paging import Cursor, Filter, Limit, Page, Truth, cut, decode_cursor
 from apportion.doors.route import Door, TheCaller, TheRuntime
 from apportion.doors.schemas import TenantId
-from apportion.pools import quotas_api, service
+from apportion.pools import service
 from apportion.pools.schemas import (
     OfferPut,
     OfferRemoved,
@@ -172,6 +172,3 @@ async def unoffer_pool(
     runtime: TheRuntime, caller: TheCaller, pool_id: PoolId, tenant_id: Annotated[TenantId, Path()]
 ) -> OfferRemoved:
     return await service.unoffer_pool(runtime, caller, pool_id, tenant_id)
-
-
-router.include_router(quotas_api.router)

@@ -17,6 +17,7 @@ from apportion.events.feed import Feed
 from apportion.metering import api as metering
 from apportion.nodes import api as nodes
 from apportion.pools import api as pools
+from apportion.pools import quotas_api as quotas
 from apportion.reservations import api as reservations_api
 from apportion.reservations.service import Reservations
 from apportion.server import health, openapi
@@ -61,8 +62,8 @@ def create_app(
     app.state.reservations = reservations
     app.state.feed = Feed(runtime)
     app.state.webhook_networks = webhook_networks
-    routers = [each.router for each in (tenants, pools, nodes, reservations_api, metering, events)]
-    routers += [webhooks.router, health.router(ready)]
+    rooms = (tenants, pools, quotas, nodes, reservations_api, metering, events, webhooks)
+    routers = [*(each.router for each in rooms), health.router(ready)]
     for router in routers:
         app.include_router(router)
     app.state.doors = [route for router in routers for route in router.routes]
