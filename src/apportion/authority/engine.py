@@ -228,19 +228,27 @@ def _parsed(texts: tuple[str, ...]) -> cedarpy.PolicySet:
     return cedarpy.PolicySet.from_str("\n".join(texts))
 
 
-def _entities(question: Question) -> list[dict[str, object]]:
-    tenants = question.tenants
+def _entities(question: Question) -> cedarpy.Entities:
+    return _known(question.token, question.role, question.home, question.tenants, question.pool)
+
+
+@lru_cache(maxsize=1024)
+def _known(
+    token: str, role: Role, home: str, tenants: tuple[str, ...], pool: tuple[str, str] | None
+) -> cedarpy.Entities:
+    """Return what Cedar is to know of a token, its tenants and a pool; kept, as it costs the most."""
     found = [
         _entity(_uid("Tenant", tenant), [_uid("Tenant", tenants[at - 1])] if at else [])
         for at, tenant in enumerate(tenants)
     ]
-    role = _uid("Role", question.role)
-    found.append(_entity(role, []))
-    found.append(_entity(_uid("Token", question.token), [role, _uid("Tenant", question.home)]))
-    if question.pool is not None:
-        pool_id, owner = question.pool
+    parents = [_uid("Role", role), _uid("Tenant", home)]
+    found += [_entity(_uid("Role", role), []), _entity(_uid("Token", token), parents)]
+    if pool is not None:
+        pool_id, owner = pool
         found.append(_entity(_uid("Pool", pool_id), [_uid("Tenant", owner)]))
-    return found
+    return cedarpy.Entities.from_json_str(  # pyright: ignore[reportUnknownMemberType] - the same
+        json.dumps(found), _schema()
+    )
 
 
 def _resource(question: Question) -> Uid:
