@@ -20,7 +20,11 @@ from pathlib import Path
 from apportion.client import Client
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-EXAMPLES = 25
+# Sequences are short of luck: most end at an id that is not there, so there have to be many.
+RUNS = (
+    ("--phases", "examples,coverage,fuzzing", "--max-examples", "45"),
+    ("--phases", "stateful", "--max-examples", "400"),
+)
 # A schema cannot say that a pool must exist, or that a duration has a grammar.
 EXCLUDED = "positive_data_acceptance"
 
@@ -35,12 +39,13 @@ def main(arguments: Sequence[str]) -> int:
         token = (Path(directory) / "root.token").read_text().strip()
         with Client(url, token) as client:
             token_id = _fill(client)
-        code, cases = _run(url, token, token_id, args.seed)
+        runs = [_run(url, token, token_id, [*run, "--seed", str(args.seed)]) for run in RUNS]
+    cases = sum(made for _, made in runs)
     print(f"cases: {cases}")
     if cases < args.cases:
         print(f"too few cases: {cases} of at least {args.cases}")
         return 1
-    return code
+    return max(code for code, _ in runs)
 
 
 @contextmanager
@@ -83,17 +88,16 @@ def _fill(client: Client) -> str:
     return client.get_caller().token_id
 
 
-def _run(url: str, token: str, token_id: str, seed: int) -> tuple[int, int]:
+def _run(url: str, token: str, token_id: str, arguments: Sequence[str]) -> tuple[int, int]:
     """Run schemathesis; return its exit status and how many cases it made."""
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"),
         *("--header", f"Authorization: Bearer {token}"),
-        *("--max-examples", str(EXAMPLES)),
-        *("--seed", str(seed)),
         *("--workers", "2"),
         *("--exclude-checks", EXCLUDED),
         *("--request-timeout", "20"),
         *("--generation-database", "none"),
+        *arguments,
     ]
     environment = {
         **os.environ,
@@ -102,10 +106,10 @@ def _run(url: str, token: str, token_id: str, seed: int) -> tuple[int, int]:
         "NO_COLOR": "1",
         "COLUMNS": "100",
     }
-    process = subprocess.run(
+    process = subprocess.run(  # noqa: S603 - our own interpreter
         command, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
-    print(process.stdout)
+    print(process.stdout, flush=True)
     found = re.search(r"([\d,]+) generated", process.stdout)
     return process.returncode, int(found[1].replace(",", "")) if found else 0
 

@@ -322,9 +322,8 @@ async def test_a_policy_that_forbids_an_action_forbids_each_of_its_operations(ht
     assert allowed == []
 
 
-@pytest.mark.parametrize("operation_id", sorted(RIGHTS))
-def test_every_operation_needs_a_right_that_a_policy_can_name(operation_id):
-    assert RIGHTS[operation_id] in ACTIONS
+def test_every_operation_needs_a_right_that_a_policy_can_name():
+    assert {*RIGHTS.values()} <= {*ACTIONS}
 
 
 async def test_what_is_not_routed_is_not_found_and_needs_no_token(http):
@@ -332,12 +331,10 @@ async def test_what_is_not_routed_is_not_found_and_needs_no_token(http):
     assert answer.status_code == httpx2.codes.NOT_FOUND
 
 
-@pytest.mark.parametrize("operation_id", sorted(RIGHTS))
-async def test_a_method_that_a_path_lacks_is_refused_with_those_that_it_has(http, operation_id):
-    _, path, _ = OPERATIONS[operation_id]
-    for name, value in NOBODYS.items():
-        path = path.replace(f"{{{name}}}", value)
-    answer = await http.request("TRACE", path)
-    assert answer.status_code == httpx2.codes.METHOD_NOT_ALLOWED
-    methods = DOCUMENT["paths"][OPERATIONS[operation_id][1]]
-    assert {each.lower() for each in answer.headers["Allow"].split(", ")} >= {*methods}
+async def test_a_method_that_a_path_lacks_is_refused_with_those_that_it_has(http):
+    for path, methods in DOCUMENT["paths"].items():
+        for name, value in NOBODYS.items():
+            path = path.replace(f"{{{name}}}", value)  # noqa: PLW2901 - filled in bit by bit
+        answer = await http.request("TRACE", path)
+        assert answer.status_code == httpx2.codes.METHOD_NOT_ALLOWED
+        assert {each.lower() for each in answer.headers["Allow"].split(", ")} >= {*methods}
