@@ -51,7 +51,7 @@ async def test_every_list_gives_each_item_once_whatever_the_page_size(stocked, w
             client.list_nodes: len(nodes),
             client.list_gpus: 6,
             client.list_atoms: 12,
-            client.list_quotas: 30,
+            client.list_quotas: 35,
             client.list_reservations: len(made),
             client.list_events: 14,
         }
@@ -115,7 +115,7 @@ async def test_filters_narrow_each_list(stocked, with_client):
         placed = client.list_reservations(pool_id=pool.id, states=["placed", "active"]).items
         assert {each.state for each in placed} <= {"placed", "active"}
         assert len(placed) == 3
-        assert len(client.list_quotas(pool_id=pool.id).items) == 6
+        assert len(client.list_quotas(pool_id=pool.id).items) == 7
 
     await with_client(read)
 
@@ -160,6 +160,8 @@ LISTS = [
     "/v1/quotas",
     "/v1/reservations",
     "/v1/events",
+    "/v1/audit",
+    "/v1/webhooks",
 ]
 
 

@@ -90,6 +90,8 @@ def test_every_answer_is_as_documented(server, operation_id, mode):
         # An id that exists lets the case reach what comes after "no such object".
         if known and mode is GenerationMode.POSITIVE:
             case.path_parameters.update(known)
+        if operation_id == "stream_events":
+            case.query.setdefault("until", "now")  # else it waits for what happens next
         case.call_and_validate(
             base_url=there.url,
             headers={"Authorization": f"Bearer {there.token}"},
