@@ -202,7 +202,7 @@ def names_an_object(operation_id):
 
 
 def tells_of_nothing(status, told):
-    """Tell whether an answer says that there is no such object, each in the way of its operation."""
+    """Tell whether an answer says that there is no such object, in the way of its operation."""
     if status == httpx2.codes.NOT_FOUND:
         return told["code"] == "NOT_FOUND"
     if "removed" in told:
