@@ -37,7 +37,7 @@ async def create_pool(runtime: Runtime, caller: Caller, request: PoolCreate) -> 
         authorize(caller, "compute:pools:create", _facts(caller, request, site))
         if there is not None:
             return await _same(connection, caller, there, request, site)
-        for error in await _problems(connection, caller, request):
+        for error in await _problems(connection, caller, request, pool_id):
             raise error
         new_id = pool_id or runtime.new_id("pool")
         return await _write(connection, caller, request, site, pool_id=new_id, now=runtime.now())
@@ -50,7 +50,7 @@ async def creation_problems(
 ) -> list[ApportionError]:
     """Return everything that create would refuse, in the order in which it looks."""
     found: list[ApportionError] = []
-    _, there = await _by_key(connection, caller, request)
+    pool_id, there = await _by_key(connection, caller, request)
     try:
         site = await _site(connection, caller, request, there)
         authorize(caller, "compute:pools:create", _facts(caller, request, site))
@@ -59,7 +59,7 @@ async def creation_problems(
     except ApportionError as error:
         found.append(error)
     if there is None:
-        found += await _problems(connection, caller, request)
+        found += await _problems(connection, caller, request, pool_id)
     return found
 
 
@@ -119,10 +119,11 @@ def _check_same(there: Row, request: PoolCreate, site: Row) -> None:
 
 
 async def _problems(
-    connection: Connection, caller: Caller, request: PoolCreate
+    connection: Connection, caller: Caller, request: PoolCreate, pool_id: str | None
 ) -> list[ApportionError]:
     cursor = await connection.execute(
-        QUERIES["name_is_taken"], {"tenant_id": caller.tenant_id, "name": request.name}
+        QUERIES["name_is_taken"],
+        {"tenant_id": caller.tenant_id, "name": request.name, "id": pool_id},
     )
     taken = await cursor.fetchone() is not None
     change = validators.PoolChange(

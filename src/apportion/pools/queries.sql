@@ -11,7 +11,10 @@ ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
 -- name: name_is_taken
-SELECT id FROM pools WHERE tenant_id = %(tenant_id)s AND name = %(name)s;
+-- By another pool: one with this id is made by the same key, just now.
+SELECT id
+FROM pools
+WHERE tenant_id = %(tenant_id)s AND name = %(name)s AND id IS DISTINCT FROM %(id)s;
 
 -- name: find_own
 SELECT pools.*, sites.region
