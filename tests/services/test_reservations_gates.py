@@ -1,0 +1,192 @@
+"""Thirty-two who reserve while the pool is taken away: nothing is there after the archive."""
+
+import asyncio
+from collections import Counter
+from itertools import count
+
+import pytest
+from pools_acting import archive, limits, offer, unoffer
+from services_world import world_on
+
+from apportion.authority.service import Caller
+from apportion.errors import NotFoundError, QuotaExceededError
+from apportion.pools.service import close_gates_of, hold_records
+from apportion.reservations.service import Reservations
+from apportion.store.connections import open_pool, transaction
+from apportion.tenants.service import delete_tenant
+from apportion.testing.builders import ask, device, gpu, inventory, pool_of
+
+pytestmark = pytest.mark.anyio
+RACERS = 32
+MACHINES = 40
+
+
+@pytest.fixture
+async def world(dsn: str):
+    async with open_pool(dsn, size=RACERS + 6) as pool, world_on(pool) as world:
+        yield world
+
+
+async def crowded(world, sharing="exclusive"):
+    """Give a pool with more room than all of them take, offered to acme."""
+    machines = [
+        inventory(name, *(gpu("H100", index, node=name) for index in range(8)))
+        for name in (f"n{number}" for number in range(MACHINES))
+    ]
+    pool = await world.pool(pool_of("H100", sharing), *machines)
+    acme = await world.tenant("acme")
+    await offer(world, pool, acme, {"gpu": 1000})
+    return pool, acme
+
+
+async def reserve_until_refused(world, caller, pool, began, refusals, told):
+    """Reserve one after the other, on a server of its own, until the pool is not there."""
+    service = Reservations(world.runtime)
+    for _ in count():
+        try:
+            [made] = await service.create_many(caller, [ask(pool.id, device())])
+        except Exception as error:  # noqa: BLE001 - what came of it is asserted
+            refusals.append(error)
+            return
+        if isinstance(made, Exception):
+            refusals.append(made)
+            return
+        told.append(made)
+        if len(told) > RACERS:
+            began.set()
+
+
+async def race(world, callers, pool, take_away):
+    """Let all reserve, take the pool away in the middle; give what was told and refused."""
+    began, refusals, told = asyncio.Event(), [], []
+    racers = [
+        asyncio.create_task(
+            reserve_until_refused(world, callers[n % len(callers)], pool, began, refusals, told)
+        )
+        for n in range(RACERS)
+    ]
+    await began.wait()
+    await take_away()
+    [taken] = await world.rows(
+        "SELECT array_agg(id) AS live, pg_current_xact_id()::text AS after FROM reservations"
+        " WHERE state <> 'pending'"
+    )
+    await asyncio.gather(*racers)
+    return set(taken["live"]), refusals, told
+
+
+async def live(world):
+    rows = await world.rows("SELECT id FROM reservations WHERE state IN ('placed', 'active')")
+    return {row["id"] for row in rows}
+
+
+async def check_quotas(world, pool, *callers):
+    for caller in callers:
+        rows = await world.rows(
+            "SELECT count(*)::int AS count FROM reservations"
+            " WHERE charged_tenant_id = %s AND state IN ('placed', 'active')",
+            caller.tenant_id,
+        )
+        used = (await limits(world, caller, pool))["gpu"][1]
+        assert int(used) == rows[0]["count"]
+
+
+async def test_nothing_is_placed_after_an_archive_has_committed_nor_for_the_owner(world):
+    pool, acme = await crowded(world)
+    there, refusals, told = await race(
+        world, [world.caller, acme], pool, lambda: archive(world, pool)
+    )
+    assert await live(world) == there
+    assert len(there) > RACERS
+    assert {type(each) for each in refusals} == {NotFoundError}
+    assert len(refusals) == RACERS
+    # What was admitted before and placed after waits, and was told so; the next try fails it.
+    waiting = await world.rows("SELECT id, reason FROM reservations WHERE state = 'pending'")
+    assert {row["reason"]["code"] for row in waiting} <= {"pool_archived"}
+    assert set(told) == there | {row["id"] for row in waiting}
+    await world.tick(seconds=1)
+    assert await world.rows("SELECT FROM reservations WHERE state = 'pending'") == []
+    assert await live(world) == there
+    await check_quotas(world, pool, world.caller, acme)
+    assert (await limits(world, acme, pool))["gpu"][0] == (await limits(world, acme, pool))["gpu"][
+        1
+    ]
+
+
+async def test_nothing_is_placed_for_the_tenant_after_its_offer_has_gone(world):
+    pool, acme = await crowded(world)
+    began = Counter()
+
+    async def take_away():
+        began["acme"] = len(await live(world))
+        assert await unoffer(world, pool, acme)
+
+    there, refusals, _ = await race(world, [acme], pool, take_away)
+    assert began["acme"] > RACERS
+    assert await live(world) == there
+    assert {type(each) for each in refusals} <= {NotFoundError, QuotaExceededError}
+    most, used = (await limits(world, acme, pool))["gpu"]
+    assert most == used == str(len(there))
+    await check_quotas(world, pool, acme)
+    assert (await world.create(ask(pool.id, device()))).state == "active"
+
+
+async def test_a_deleted_tenant_has_nothing_that_runs_whoever_was_faster(world):
+    pool, acme = await crowded(world)
+    lab = await world.tenant("acme-lab", above="acme")
+    await offer(world, pool, acme, {"gpu": 1000}, include_descendants=True)
+
+    async def take_away():
+        done = await delete_tenant(world.runtime, world.caller, lab.tenant_id)
+        assert done.ended_reservations > RACERS
+
+    _, refusals, _ = await race(world, [lab], pool, take_away)
+    assert len(refusals) == RACERS
+    assert await live(world) == set()
+    await world.tick(seconds=1)
+    assert await world.rows("SELECT FROM reservations WHERE state = 'pending'") == []
+    assert (await limits(world, acme, pool))["gpu"] == ("1000", "0")
+
+
+async def test_an_archive_of_a_busy_pool_is_not_put_off_for_ever(world):
+    """Who comes after it waits for it, however many are inside and however fast they come."""
+    pool, acme = await crowded(world)
+    inside, closed, entered = 0, asyncio.Event(), []
+
+    async def come_and_go(number):
+        nonlocal inside
+        while not closed.is_set():
+            async with transaction(world.db) as connection:
+                await hold_records(connection, acme, [pool.id])
+                inside += 1
+                entered.append(number)
+                await asyncio.sleep(0.02 + number % 5 / 500)  # never all of them at once
+                inside -= 1
+
+    people = [asyncio.create_task(come_and_go(number)) for number in range(16)]
+    while inside < 8:
+        await asyncio.sleep(0.01)
+    before = len(entered)
+    await asyncio.wait_for(archive(world, pool), 5)
+    closed.set()
+    await asyncio.gather(*people)
+    # Those inside, and nobody twice, between the asking and the closing and the hint to stop.
+    assert len(entered) - before < 16 * 3
+
+
+async def test_gates_of_other_pools_and_tenants_stay_open(world):
+    pool, acme = await crowded(world)
+    other = await world.pool(pool_of("H100", name="other"))
+    async with transaction(world.db) as closing, transaction(world.db) as placing:
+        await close_gates_of(closing, acme.tenant_id)
+        found = await asyncio.wait_for(hold_records(placing, world.caller, [other.id]), 5)
+        assert set(found) == {other.id}
+        waits = asyncio.create_task(
+            hold_records(placing, Caller("acme", "tok", ancestors=("root", "acme")), [other.id])
+        )
+        done, _ = await asyncio.wait([waits], timeout=0.3)
+        assert not done
+        await closing.execute("SELECT 1")
+        waits.cancel()
+        await asyncio.wait([waits])
+        await placing.cancel_safe()
