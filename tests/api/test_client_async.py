@@ -65,6 +65,9 @@ async def test_a_reservation_is_made_and_released(client):
     )
     assert (made.state, len(made.bookings)) == ("active", 1)
     assert (await client.get_reservation(made.id)).id == made.id
+    explained = await client.explain_quota(pool.id, "root", "gpu.mig", limit=1)
+    assert [each.id for each in explained.reservations] == [made.id]
+    assert explained.accounted == explained.quota.used == 1
     assert (await client.release_reservation(made.id)).state == "ended"
     start = made.created_at - timedelta(hours=1)
     assert (await client.get_usage(start)).start == start

@@ -266,19 +266,17 @@ async def read_until_async(client, last, found):
                 return
 
 
-def wait_for_more(*lists):
-    seen = [len(each) for each in lists]
+def wait_for_more(*lists, more=4):
+    seen = [len(each) + more - 1 for each in lists]
     deadline = time.monotonic() + 30
     while not all(len(each) > before for each, before in zip(lists, seen, strict=True)):
         assert time.monotonic() < deadline, seen
         time.sleep(0.02)
 
 
-def write(client, stop):
-    made = 0
+def write(client, stop, made):
     while not stop.is_set():
-        client.create_pool(pool_of("H100", name=f"p{made}"))
-        made += 1
+        made.append(client.create_pool(pool_of("H100", name=f"p{len(made)}")))
 
 
 async def test_both_clients_read_on_while_the_server_is_stopped_and_started(dsn):
@@ -287,13 +285,13 @@ async def test_both_clients_read_on_while_the_server_is_stopped_and_started(dsn)
         writer = stack.enter_context(served(dsn))
         writing = stack.enter_context(Client(writer.url, writer.token))
         reading = stack.enter_context(Client("http://moving", writer.token, transport=moving))
-        found, found_async = [], []
+        found, found_async, made = [], [], []
         # The last event's object exists only at the end: its id is told to the readers then.
         last = Last()
         async with AsyncClient("http://moving", writer.token, transport=moving) as client:
             moving.url = writer.url
             work = [
-                asyncio.create_task(asyncio.to_thread(write, writing, written)),
+                asyncio.create_task(asyncio.to_thread(write, writing, written, made)),
                 asyncio.create_task(asyncio.to_thread(read_until, reading, last, found)),
                 asyncio.create_task(read_until_async(client, last, found_async)),
             ]
@@ -303,6 +301,7 @@ async def test_both_clients_read_on_while_the_server_is_stopped_and_started(dsn)
                 await asyncio.to_thread(wait_for_more, found, found_async)
                 moving.url = None
                 await asyncio.to_thread(reader.__exit__, None, None, None)
+                await asyncio.to_thread(wait_for_more, made)
             moving.url = writer.url
             written.set()
             await work[0]
@@ -312,7 +311,7 @@ async def test_both_clients_read_on_while_the_server_is_stopped_and_started(dsn)
             async with asyncio.timeout(30):
                 await asyncio.gather(*work[1:])
         listed = [each.id for each in writing.list_events(limit=1000).all()]
-    assert len(listed) > 50
+    assert len(listed) > 3 * (4 + 4)
     assert found == listed[: len(found)]
     assert found_async == found
     assert len(listed) - len(found) < 5
