@@ -19,6 +19,8 @@ from apportion.geometry import boards
 from apportion.testing.rules import CHANGES, RULES
 
 SEATS: Final = 48
+FINE_UNITS: Final = 442720643463713815200
+"""Of one GPU: every share that a booking can have is a whole number of them."""
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 Row = Mapping[str, Any]
@@ -293,7 +295,6 @@ def _wrong_host(reservation: Row, pieces: Sequence[Row], host: Row | None) -> It
     if len(nodes) > 1:
         yield "lies on more than one node"
     charges = {key: Decimal(value) for key, value in reservation["charges"].items()}
-    charges.pop("gpuEquivalents", None)
     if _charges(pieces, host) != charges:
         yield f"is charged {reservation['charges']}, which is not what it has"
 
@@ -308,10 +309,12 @@ def _booked_units(booking: Row) -> int:
     return (_mask(booking["units"]) & (1 << booking["ruler"]) - 1).bit_count()
 
 
-def _charges(pieces: Iterable[Row], host: Row | None) -> dict[str, Decimal]:
+def _charges(pieces: Sequence[Row], host: Row | None) -> dict[str, Decimal]:
     charges: dict[str, Decimal] = {}
     for row in pieces:
         charges[row["class"]] = charges.get(row["class"], Decimal(0)) + _booked_units(row)
+    if fine := sum(row["share_num"] * FINE_UNITS // row["share_den"] for row in pieces):
+        charges["gpuEquivalents"] = Decimal(fine)
     if host is not None and host["vcpu_milli"]:
         charges["vcpu"] = Decimal(host["vcpu_milli"]) / 1000
     if host is not None and host["memory_mib"]:
