@@ -1,15 +1,14 @@
 """Thirty-two who reserve while the pool is taken away: nothing is there after the archive."""
 
 import asyncio
-from collections import Counter
-from itertools import count
+from dataclasses import dataclass, field
 
 import pytest
 from pools_acting import archive, limits, offer, unoffer
 from services_world import world_on
 
 from apportion.authority.service import Caller
-from apportion.errors import NotFoundError, QuotaExceededError
+from apportion.errors import ApportionError, NotFoundError
 from apportion.pools.service import close_gates_of, hold_records
 from apportion.reservations.service import Reservations
 from apportion.store.connections import open_pool, transaction
@@ -39,40 +38,43 @@ async def crowded(world, sharing="exclusive"):
     return pool, acme
 
 
-async def reserve_until_refused(world, caller, pool, began, refusals, told):
-    """Reserve one after the other, on a server of its own, until the pool is not there."""
-    service = Reservations(world.runtime)
-    for _ in count():
-        try:
-            [made] = await service.create_many(caller, [ask(pool.id, device())])
-        except Exception as error:  # noqa: BLE001 - what came of it is asserted
-            refusals.append(error)
-            return
-        if isinstance(made, Exception):
-            refusals.append(made)
-            return
-        told.append(made)
-        if len(told) > RACERS:
-            began.set()
+@dataclass
+class Race:
+    """What thirty-two were told, each on a server of its own, until the pool was not there."""
+
+    told: list[str] = field(default_factory=list)
+    refusals: list[Exception] = field(default_factory=list)
+    under_way: asyncio.Event = field(default_factory=asyncio.Event)
+    there: set[str] = field(default_factory=set)
+
+    async def reserve(self, world, caller, pool):
+        service = Reservations(world.runtime)
+        while True:
+            try:
+                [made] = await service.create_many(caller, [ask(pool.id, device())])
+            except ApportionError as error:
+                made = error
+            if isinstance(made, Exception):
+                self.refusals.append(made)
+                return
+            self.told.append(made)
+            if len(self.told) > RACERS:
+                self.under_way.set()
 
 
 async def race(world, callers, pool, take_away):
-    """Let all reserve, take the pool away in the middle; give what was told and refused."""
-    began, refusals, told = asyncio.Event(), [], []
+    """Let all reserve, take the pool away in the middle, and note what is placed just then."""
+    race = Race()
     racers = [
-        asyncio.create_task(
-            reserve_until_refused(world, callers[n % len(callers)], pool, began, refusals, told)
-        )
+        asyncio.create_task(race.reserve(world, callers[n % len(callers)], pool))
         for n in range(RACERS)
     ]
-    await began.wait()
+    await race.under_way.wait()
     await take_away()
-    [taken] = await world.rows(
-        "SELECT array_agg(id) AS live, pg_current_xact_id()::text AS after FROM reservations"
-        " WHERE state <> 'pending'"
-    )
+    race.there = await live(world)
     await asyncio.gather(*racers)
-    return set(taken["live"]), refusals, told
+    assert len(race.refusals) == RACERS
+    return race
 
 
 async def live(world):
@@ -93,17 +95,15 @@ async def check_quotas(world, pool, *callers):
 
 async def test_nothing_is_placed_after_an_archive_has_committed_nor_for_the_owner(world):
     pool, acme = await crowded(world)
-    there, refusals, told = await race(
-        world, [world.caller, acme], pool, lambda: archive(world, pool)
-    )
+    seen = await race(world, [world.caller, acme], pool, lambda: archive(world, pool))
+    there = seen.there
     assert await live(world) == there
     assert len(there) > RACERS
-    assert {type(each) for each in refusals} == {NotFoundError}
-    assert len(refusals) == RACERS
+    assert {type(each) for each in seen.refusals} == {NotFoundError}
     # What was admitted before and placed after waits, and was told so; the next try fails it.
     waiting = await world.rows("SELECT id, reason FROM reservations WHERE state = 'pending'")
     assert {row["reason"]["code"] for row in waiting} <= {"pool_archived"}
-    assert set(told) == there | {row["id"] for row in waiting}
+    assert set(seen.told) == there | {row["id"] for row in waiting}
     await world.tick(seconds=1)
     assert await world.rows("SELECT FROM reservations WHERE state = 'pending'") == []
     assert await live(world) == there
@@ -115,18 +115,12 @@ async def test_nothing_is_placed_after_an_archive_has_committed_nor_for_the_owne
 
 async def test_nothing_is_placed_for_the_tenant_after_its_offer_has_gone(world):
     pool, acme = await crowded(world)
-    began = Counter()
-
-    async def take_away():
-        began["acme"] = len(await live(world))
-        assert await unoffer(world, pool, acme)
-
-    there, refusals, _ = await race(world, [acme], pool, take_away)
-    assert began["acme"] > RACERS
-    assert await live(world) == there
-    assert {type(each) for each in refusals} <= {NotFoundError, QuotaExceededError}
+    seen = await race(world, [acme], pool, lambda: unoffer(world, pool, acme))
+    assert await live(world) == seen.there
+    assert len(seen.there) > RACERS
+    assert {type(each) for each in seen.refusals} == {NotFoundError}
     most, used = (await limits(world, acme, pool))["gpu"]
-    assert most == used == str(len(there))
+    assert most == used == str(len(seen.there))
     await check_quotas(world, pool, acme)
     assert (await world.create(ask(pool.id, device()))).state == "active"
 
@@ -140,8 +134,7 @@ async def test_a_deleted_tenant_has_nothing_that_runs_whoever_was_faster(world):
         done = await delete_tenant(world.runtime, world.caller, lab.tenant_id)
         assert done.ended_reservations > RACERS
 
-    _, refusals, _ = await race(world, [lab], pool, take_away)
-    assert len(refusals) == RACERS
+    await race(world, [lab], pool, take_away)
     assert await live(world) == set()
     await world.tick(seconds=1)
     assert await world.rows("SELECT FROM reservations WHERE state = 'pending'") == []
@@ -151,7 +144,7 @@ async def test_a_deleted_tenant_has_nothing_that_runs_whoever_was_faster(world):
 async def test_an_archive_of_a_busy_pool_is_not_put_off_for_ever(world):
     """Who comes after it waits for it, however many are inside and however fast they come."""
     pool, acme = await crowded(world)
-    inside, closed, entered = 0, asyncio.Event(), []
+    inside, crowd, closed, entered = 0, asyncio.Event(), asyncio.Event(), []
 
     async def come_and_go(number):
         nonlocal inside
@@ -160,12 +153,13 @@ async def test_an_archive_of_a_busy_pool_is_not_put_off_for_ever(world):
                 await hold_records(connection, acme, [pool.id])
                 inside += 1
                 entered.append(number)
+                if inside >= 8:
+                    crowd.set()
                 await asyncio.sleep(0.02 + number % 5 / 500)  # never all of them at once
                 inside -= 1
 
     people = [asyncio.create_task(come_and_go(number)) for number in range(16)]
-    while inside < 8:
-        await asyncio.sleep(0.01)
+    await crowd.wait()
     before = len(entered)
     await asyncio.wait_for(archive(world, pool), 5)
     closed.set()
@@ -175,7 +169,7 @@ async def test_an_archive_of_a_busy_pool_is_not_put_off_for_ever(world):
 
 
 async def test_gates_of_other_pools_and_tenants_stay_open(world):
-    pool, acme = await crowded(world)
+    _, acme = await crowded(world)
     other = await world.pool(pool_of("H100", name="other"))
     async with transaction(world.db) as closing, transaction(world.db) as placing:
         await close_gates_of(closing, acme.tenant_id)
@@ -186,7 +180,6 @@ async def test_gates_of_other_pools_and_tenants_stay_open(world):
         )
         done, _ = await asyncio.wait([waits], timeout=0.3)
         assert not done
-        await closing.execute("SELECT 1")
         waits.cancel()
         await asyncio.wait([waits])
         await placing.cancel_safe()

@@ -199,7 +199,7 @@ async def test_what_came_in_just_after_the_retry_that_the_archive_woke_fails_at_
 async def test_what_waits_is_tried_again_when_its_tenant_may_use_the_pool_otherwise(
     world, pool, acme
 ):
-    """Offered to the tenant itself, with a quota that covers it: that is news, nothing was freed."""
+    """Offered to the tenant itself: that is news, though nothing was given back."""
     lab = await world.tenant("acme-lab", above="acme")
     other = await another(world, "other")
     await offer(world, other, acme, {"gpu": 8}, include_descendants=True)
