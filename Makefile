@@ -42,9 +42,11 @@ check: .venv/.dev ## lint, format, types, layers
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/basedpyright
+	$(RUN)/python tools/unasync.py --check
 	$(RUN)/lint-imports
 
 format: .venv/.dev ## format and apply safe fixes
+	$(RUN)/python tools/unasync.py
 	$(RUN)/ruff check --fix .
 	$(RUN)/ruff format .
 
