@@ -175,10 +175,16 @@ async def test_a_tenant_without_offer_or_quota_has_no_limit_to_set(world, pool, 
     error = await refusal(limit(world, pool, acme, "gpu", 1), NotFoundError)
     assert str(error) == "tenant_id: no such tenant (given: 'acme')"
     assert await limits(world, acme, pool) == {}
+
+
+async def test_what_is_left_of_an_offer_can_be_lowered_only(world, pool, acme):
     await offer(world, pool, acme, {"gpu": 4})
+    await world.reservations.create(acme, ask(pool.id, device(count=3)))
     await unoffer(world, pool, acme)
-    # What is left of it can still be lowered.
-    assert (await limit(world, pool, acme, "gpu", 0)).max == 0
+    for resource, most in (("gpu", 4), ("gpu", "unlimited"), ("vcpu", 1)):
+        error = await refusal(limit(world, pool, acme, resource, most), InvalidStateError)
+        assert (error.field, error.given) == ("max", most)
+    assert (await limit(world, pool, acme, "gpu", 2)).max == 2
 
 
 async def test_limits_of_an_archived_pool_are_what_is_in_use(world, pool, acme):

@@ -95,16 +95,9 @@ async def test_a_limit_set_while_an_offer_is_taken_back_does_not_outlive_it(crow
             *(limit(world, pool, acme, "gpu", most) for most in (5, 6, 7)),
             unoffer(world, pool, acme),
         )
-        assert kinds(outcomes) == []
-        [row] = await world.rows(
-            "SELECT type, data FROM events WHERE subject = %s AND tenant_id = 'root'"
-            " ORDER BY xid DESC, id DESC LIMIT 1",
-            pool.id,
-        )
-        most, _ = (await limits(world, acme, pool))["gpu"]
-        # Whoever came last is what stands.
-        last = row["data"]["max"] if row["type"] == "quota.updated" else 0
-        assert most == str(last)
+        assert set(kinds(outcomes)) <= {InvalidStateError}
+        assert not isinstance(outcomes[-1], Exception)
+        assert (await limits(world, acme, pool))["gpu"] == ("0", "0")
 
 
 async def test_twins_with_one_key_make_one_pool(crowded):

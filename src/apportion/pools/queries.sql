@@ -337,12 +337,8 @@ SELECT tenant_id, pool_id, resource, max::text AS max, used::text AS used
 FROM quotas
 WHERE (pool_id, tenant_id, resource) = (%(pool_id)s, %(tenant_id)s, %(resource)s);
 
--- name: has_user
--- Whether a tenant is offered a pool, or was and still has a quota on it.
-SELECT 1 FROM offers WHERE (pool_id, tenant_id) = (%(pool_id)s, %(tenant_id)s)
-UNION ALL
-SELECT 1 FROM quotas WHERE (pool_id, tenant_id) = (%(pool_id)s, %(tenant_id)s)
-LIMIT 1;
+-- name: is_offered
+SELECT 1 FROM offers WHERE (pool_id, tenant_id) = (%(pool_id)s, %(tenant_id)s);
 
 -- name: pools_with_quota
 SELECT DISTINCT pool_id FROM quotas WHERE tenant_id = %(tenant_id)s;

@@ -118,8 +118,9 @@ async def find_quota(
 async def set_quota(runtime: Runtime, caller: Caller, request: QuotaSet) -> QuotaView:
     """Set the limit of the caller or of a tenant that its pool is offered to.
 
-    Raises NotFoundError for a pool of somebody else and for a tenant that the pool is not offered
-    to and that has no quota left on it, InvalidStateError for an archived pool.
+    What is left to a tenant from an offer that was taken back can be lowered only. Raises
+    NotFoundError for a pool of somebody else and for a tenant that never had a quota on it,
+    InvalidStateError for an archived pool and for a limit raised without an offer.
     """
 
     async def work(connection: Connection) -> QuotaView:
@@ -132,10 +133,10 @@ async def set_quota(runtime: Runtime, caller: Caller, request: QuotaSet) -> Quot
                 field="pool_id",
                 given=pool["id"],
             )
-        await _check_user(connection, pool, tenant_id)
+        limits = {request.resource: read_limit(request.resource, request.max, field="max")}
+        await _check_user(connection, pool, tenant_id, limits)
         key = {"tenant_id": tenant_id, "pool_id": pool["id"], "resource": request.resource}
         before = await _find(connection, key)
-        limits = {request.resource: read_limit(request.resource, request.max, field="max")}
         await set_limits(connection, tenant_id, pool["id"], limits)
         after = await _find(connection, key)
         assert after is not None  # noqa: S101 - just written
@@ -244,14 +245,30 @@ async def lower_to_used(
     return lowered
 
 
-async def _check_user(connection: Connection, pool: Row, tenant_id: str) -> None:
-    if tenant_id == pool["tenant_id"]:
+async def _check_user(
+    connection: Connection, pool: Row, tenant_id: str, limits: Mapping[str, Decimal | None]
+) -> None:
+    key = {"pool_id": pool["id"], "tenant_id": tenant_id}
+    cursor = await connection.execute(QUERIES["is_offered"], key)
+    if tenant_id == pool["tenant_id"] or await cursor.fetchone() is not None:
         return
-    cursor = await connection.execute(
-        QUERIES["has_user"], {"pool_id": pool["id"], "tenant_id": tenant_id}
-    )
-    if await cursor.fetchone() is None:
+    there = {
+        resource: quota.max
+        for (_, _, resource), quota in (
+            await read_quotas(connection, [tenant_id], [pool["id"]])
+        ).items()
+    }
+    if not there:
         raise no_tenant(tenant_id)
+    for resource, wanted in limits.items():
+        most = there.get(resource, Decimal(0))
+        if wanted is None or (most is not None and wanted > most):
+            raise InvalidStateError(
+                "the pool is not offered to the tenant, so its limit can be lowered only",
+                field="max",
+                given=show_limit(resource, wanted),
+                allowed=f"at most {show_limit(resource, most)}",
+            )
 
 
 async def _find(connection: Connection, key: Mapping[str, str]) -> QuotaView | None:
