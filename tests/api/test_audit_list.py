@@ -101,6 +101,15 @@ async def test_pages_give_each_record_once_while_more_are_written(http, written,
     assert found == ["reservation.placed", "site.deleted", "pool.updated", "pool.created"]
 
 
+async def test_a_record_shows_once_nothing_can_come_before_it(http, runtime, write):
+    """One who walks it while others write would never see what is written behind his back."""
+    async with runtime.db.connection() as connection, connection.transaction():
+        await append(connection, ANNA, runtime.now(), [Event("a.a", "root", "slow", {}, after={})])
+        await write(BERT, Event("a.b", "root", "quick", {}, after={}))
+        assert await actions(http) == []
+    assert await actions(http) == ["a.b", "a.a"]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("cursor", "x"), ("since", "yesterday"), ("until", "2026-03-02"), ("limit", "0")],

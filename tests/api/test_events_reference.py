@@ -1,0 +1,88 @@
+"""Each type of event holds what the reference says, and tells whom it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from apportion.store.connections import transaction
+from apportion.testing.builders import ask, device, gpu, inventory, pool_of
+
+pytestmark = pytest.mark.anyio
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
+
+
+def documented():
+    """Return what the reference says of each type's data."""
+    text = REFERENCE.read_text("utf-8").split("## Types\n", 1)[1].split("\n## ", 1)[0]
+    return dict(re.findall(r"^\| `([a-z.]+)` \|[^|]*\|[^|]*\| ([^|]*) \|$", text, re.MULTILINE))
+
+
+@pytest.fixture
+def story(with_client, clock, reservations):
+    """Let everything happen once."""
+
+    def build(client):
+        client.create_tenant({"id": "acme", "name": "Acme"})
+        client.update_tenant("acme", {"name": "ACME"})
+        token = client.create_token({"name": "t", "role": "viewer"}).record
+        client.rotate_token(token.id)
+        client.revoke_token(token.id)
+        policy = client.create_policy(
+            {"name": "p", "text": 'forbid(principal in Role::"node", action, resource);'}
+        )
+        client.update_policy(policy.id, {"version": 1, "description": "d"})
+        client.delete_policy(policy.id)
+        site = client.create_site({"name": "hall", "region": "north"})
+        client.update_site(site.id, {"region": "south"})
+        client.delete_site(site.id)
+        pool = client.create_pool(pool_of("H100", maxPending="1h"))
+        client.update_pool(pool.id, {"version": 1, "policy": {"maxPending": "2h"}})
+        client.offer_pool(pool.id, "acme", {"quota": {"gpu": 1}})
+        client.set_quota({"pool_id": pool.id, "resource": "gpu", "max": 5})
+        client.unoffer_pool(pool.id, "acme")
+        for _ in range(2):
+            client.join_node(pool.id, inventory("n1", gpu("H100", 0)))
+        later = clock().replace(hour=10)
+        client.create_reservation(ask(pool.id, device(), start=later, duration="4h"))
+        client.create_reservation(ask(pool.id, device(), start=later, duration="4h"))
+        hook = client.create_webhook({"name": "h", "url": "https://example.com/"}).webhook
+        client.update_webhook(hook.id, {"version": 1, "enabled": False})
+        client.delete_webhook(hook.id)
+        return pool
+
+    def finish(client, pool):
+        client.archive_pool(pool.id)
+        client.delete_tenant("acme")
+
+    async def run():
+        pool = await with_client(build)
+        for hours in (2, 4):
+            clock.advance(hours=hours)
+            await reservations.lifecycle.advance()
+        await with_client(lambda client: finish(client, pool))
+
+    return run
+
+
+async def test_the_data_of_each_type_is_what_the_reference_says(story, runtime):
+    await story()
+    async with transaction(runtime.db) as connection:
+        cursor = await connection.execute("SELECT type, data, actor FROM events ORDER BY id")
+        events = await cursor.fetchall()
+    told = documented()
+    # What is sent again must have failed for a day; the webhooks' tests see to it.
+    assert set(told) - {each["type"] for each in events} == {"webhook.resent"}
+    wrong = []
+    for each in events:
+        said = told[each["type"]]
+        if "the data is the [reason]" in said:
+            continue
+        always = {name for name in said.split(";")[0].split(", ") if re.fullmatch("[a-z_]+", name)}
+        known = set(re.findall("[a-z_]+", said))
+        of_others = each["actor"] == "root"
+        missing = set() if of_others else always - set(each["data"])
+        if missing or set(each["data"]) - known:
+            wrong.append((each["type"], sorted(missing), sorted(set(each["data"]) - known)))
+    assert wrong == []
