@@ -5,18 +5,17 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
-from apportion.authority.service import Caller, authorize
+from apportion.authority.service import Caller
 from apportion.errors import (
     ApportionError,
     ConflictError,
-    ForbiddenError,
     NotFoundError,
     QuotaExceededError,
 )
 from apportion.placement import DeviceAsk
-from apportion.pools.service import PoolRecord, find_records
+from apportion.pools.service import find_records
 from apportion.quantities.ids import derive_id
 from apportion.reservations import rows
 from apportion.reservations.admission import (
@@ -32,6 +31,7 @@ from apportion.reservations.fleet import Fleet
 from apportion.reservations.lifecycle import Lifecycle
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Decision, Refused
+from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import (
     LIVE,
     DeviceRequest,
@@ -41,8 +41,6 @@ from apportion.reservations.schemas import (
 from apportion.reservations.views import show_all
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
-
-_CREATE: Final = "compute:reservations:create"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +96,12 @@ class Reservations:
             pools = await find_records(connection, caller, pool_ids)
         drafts: dict[str, Draft] = {}
         refused: dict[int, ApportionError] = {}
+        rights = Rights(caller, pools)
         for at, request in enumerate(requests):
             if ids[at] in drafts:
                 continue
             try:
-                drafts[ids[at]] = self._draft(caller, request, pools, ids[at], hashes[at])
+                drafts[ids[at]] = self._draft(caller, request, rights, ids[at], hashes[at])
             except ApportionError as error:
                 refused[at] = error
         decided = await self._place_once(caller, list(drafts.values()))
@@ -239,21 +238,16 @@ class Reservations:
         self,
         caller: Caller,
         request: ReservationCreate,
-        pools: Mapping[str, PoolRecord],
+        rights: Rights,
         own_id: str,
         own_hash: bytes,
     ) -> Draft:
         named = candidates(request)
-        for pool_id in named:
-            if pool_id not in pools:
-                raise NotFoundError("no such pool", field="pool_id", given=pool_id)
-        records = [pools[pool_id] for pool_id in named]
+        records = rights.find(named)
         now = self._runtime.now()
         ask = admit(request, records)
         window = start, end, duration = read_window(request, now)
-        attributes = attributes_of(ask, window, now)
-        for record in records:
-            _check_right(caller, record, attributes)
+        rights.check(records, attributes_of(ask, window, now))
         return Draft(
             id=own_id,
             tenant_id=caller.tenant_id,
@@ -307,20 +301,6 @@ def _stored(device: DeviceRequest, ask: DeviceAsk) -> dict[str, Any]:
         **({"sharing": device.sharing} if device.sharing else {}),
         **({"selector": {"matchExpressions": expressions}} if expressions else {}),
     }
-
-
-def _check_right(caller: Caller, pool: PoolRecord, attributes: Mapping[str, int]) -> None:
-    """Refuse what the access policies forbid in a pool; each candidate has to be allowed."""
-    try:
-        authorize(caller, _CREATE, pool.facts, attributes)
-    except ForbiddenError as error:
-        raise ForbiddenError(
-            f"pool {pool.name}: {error.message}",
-            field="pool_id",
-            given=pool.id,
-            hint=error.hint,
-            details={**error.details, "pool_id": pool.id},
-        ) from None
 
 
 def _named(request: ReservationCreate) -> list[str]:
