@@ -378,6 +378,21 @@ def test_a_limit_is_set_for_another_tenant_and_exactly(cli, tenant, pool):
     assert denied.code == 1  # only the owner sets limits
 
 
+def test_who_uses_a_quota_is_told_page_by_page(cli, server):
+    pool = server.pool("T4", "mps", (), replicas=4)
+    for _ in range(3):
+        assert cli("reserve", "--pool", pool.name, "--slots", "1", "--for", "1h").code == 0
+    explain = ("quota", "explain", pool.name, "gpu.slot")
+    whole = data(cli(*explain, "--all", "-o=json"))
+    assert (len(whole["reservations"]), whole["accounted"]) == (3, 3)
+    page = cli(*explain, "--limit", "2")
+    assert len(page.out.splitlines()) == 5  # the limit, a blank line, the header and two
+    cursor = re.search(r"--cursor (\S+)\)", page.err)[1]
+    rest = data(cli(*explain, "--limit", "2", "--cursor", cursor, "-o=json"))
+    assert (len(rest["reservations"]), rest["next_cursor"]) == (1, None)
+    assert {each["amount"] for each in whole["reservations"]} == {1}
+
+
 # what happens -------------------------------------------------------------------------------------
 
 
