@@ -101,6 +101,13 @@ async def test_pages_give_each_record_once_while_more_are_written(http, written,
     assert found == ["reservation.placed", "site.deleted", "pool.updated", "pool.created"]
 
 
+async def test_records_of_one_transaction_come_newest_first_too(http, write):
+    made = [Event("site.created", "root", f"site_{n}", {}, after={}) for n in range(120)]
+    await write(ANNA, *made)
+    told = [each["subject"] for each in await audit(http, limit=1000)]
+    assert told == [f"site_{n}" for n in reversed(range(120))]
+
+
 async def test_a_record_shows_once_nothing_can_come_before_it(http, runtime, write):
     """One who walks it while others write would never see what is written behind his back."""
     async with runtime.db.connection() as connection, connection.transaction():

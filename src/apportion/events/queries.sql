@@ -33,7 +33,7 @@ WHERE tenant_id = %(tenant_id)s
     AND (%(request_id)s::text IS NULL OR request_id = %(request_id)s)
     AND (%(since)s::timestamptz IS NULL OR occurred_at >= %(since)s)
     AND (%(until)s::timestamptz IS NULL OR occurred_at < %(until)s)
-ORDER BY xid DESC, id DESC
+ORDER BY events.xid DESC, events.id DESC
 LIMIT %(limit)s;
 
 -- name: horizon

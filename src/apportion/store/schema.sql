@@ -550,5 +550,5 @@ CREATE TABLE deliveries (
     CONSTRAINT deliveries_state_known CHECK (state IN ('pending', 'dead')),
     CONSTRAINT deliveries_dead_has_error CHECK (state <> 'dead' OR last_error IS NOT NULL)
 );
-CREATE INDEX deliveries_due ON deliveries (webhook_id, next_at) WHERE state = 'pending';
+CREATE INDEX deliveries_due ON deliveries (webhook_id, next_at, id) WHERE state = 'pending';
 CREATE INDEX deliveries_by_webhook ON deliveries (webhook_id, id);

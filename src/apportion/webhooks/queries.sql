@@ -149,7 +149,7 @@ WITH due AS (
     SELECT id
     FROM deliveries
     WHERE webhook_id = %(webhook_id)s AND state = 'pending' AND next_at <= %(now)s
-        AND EXISTS (SELECT FROM webhooks WHERE id = webhook_id AND enabled)
+        AND (SELECT enabled FROM webhooks WHERE id = %(webhook_id)s)
     ORDER BY next_at, id
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
