@@ -241,15 +241,18 @@ async def test_in_any_order_nothing_of_a_deleted_tenant_lives_on(world, lent, se
     makers = [each for each in team.makers if each != team.child] * 3
     chance.shuffle(makers)
     made = []
+    midway, after = anyio.Event(), chance.randint(1, 12)
 
     async def make(number, maker):
         await anyio.sleep(chance.random() / 5)
         with suppress(NotFoundError, QuotaExceededError):
             await maker(f"m{number}")
             made.append(maker.__name__)
+        if len(made) >= after:
+            midway.set()
 
     async def delete():
-        await anyio.sleep(chance.random() / 5)
+        await midway.wait()
         await team.delete()
 
     async with anyio.create_task_group() as group:
@@ -259,7 +262,6 @@ async def test_in_any_order_nothing_of_a_deleted_tenant_lives_on(world, lent, se
             group.start_soon(delete)
     await world.reservations.lifecycle.retry_pending()
     assert await team.living() == {}
-    assert made
     [count] = await world.rows(
         "SELECT count(*) AS n FROM events WHERE type = 'tenant.deleted' AND tenant_id = 'root'"
     )
