@@ -222,7 +222,7 @@ WHERE id = %(id)s AND tenant_id = %(tenant_id)s
 FOR UPDATE;
 
 -- name: hold_sites
--- For a pool to be made in; two are enough to know that there is not one.
+-- For a pool to be made in: the one that is named, or the tenant's only one.
 SELECT id, region
 FROM sites
 WHERE tenant_id = %(tenant_id)s AND (%(id)s::text IS NULL OR id = %(id)s)
