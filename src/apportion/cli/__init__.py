@@ -39,6 +39,7 @@ NOUNS: Final[Mapping[str, str]] = {
     "event": "list and watch what happens",
     "audit": "list who did what to which object",
     "webhook": "send events to other systems",
+    "fleet": "keep tenants, pools, offers, quotas and policies in one file",
     "api": "call any operation of the API by its id",
     "doctor": "check the rules on live data",
     "completion": "print what a shell needs to complete commands",
