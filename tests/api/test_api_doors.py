@@ -5,7 +5,6 @@ import json
 import httpx2
 import pytest
 
-from apportion.authority.service import issue_token
 from apportion.doors.rights import PUBLIC, RIGHTS, right_of
 from apportion.errors import ApportionError, UnavailableError
 from apportion.server.app import create_app
@@ -88,15 +87,6 @@ async def test_an_expired_and_a_revoked_token_are_401_in_the_same_words(http, ru
             await connection.execute(change, [clock()])
         told.append(problem(await http.get("/v1/pools"), 401, "UNAUTHENTICATED")["detail"])
     assert told == ["the token is unknown, revoked or expired"] * 2
-
-
-async def test_another_tenant_than_root_may_do_nothing_yet(http, runtime):
-    async with transaction(runtime.db) as connection:
-        await connection.execute("INSERT INTO tenants VALUES ('acme', 'Acme', now())")
-        token = (await issue_token(runtime, connection, tenant_id="acme", name="t")).token
-    http.headers["Authorization"] = f"Bearer {token}"
-    told = problem(await http.get("/v1/pools"), 403, "FORBIDDEN")
-    assert told["details"] == {"right": "compute:pools:read"}
 
 
 async def test_health_readiness_and_the_document_need_no_token(http):
