@@ -183,10 +183,12 @@ class Listener:
         return None
 
     async def event(self):
-        while True:
-            message = await self.message()
-            if message is None or "data" in message:
-                return message
+        """Return the next message with data; None at the end of the stream."""
+        async with asyncio.timeout(10):
+            while True:
+                message = await self.message()
+                if message is None or "data" in message:
+                    return message
 
 
 @asynccontextmanager
