@@ -66,11 +66,12 @@ SELECT * FROM reservations WHERE tenant_id = %(tenant_id)s AND id = %(id)s;
 SELECT * FROM reservations WHERE tenant_id = %(tenant_id)s AND id = %(id)s FOR NO KEY UPDATE;
 
 -- name: list
--- Newest first, from a position on.
+-- Newest first, from a position on; the first page is the one before infinity, so that the position
+-- always bounds the index.
 SELECT *
 FROM reservations
 WHERE tenant_id = %(tenant_id)s
-    AND (%(before)s::timestamptz IS NULL OR (created_at, id) < (%(before)s, %(before_id)s))
+    AND (created_at, id) < (%(before)s::timestamptz, %(before_id)s)
     AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
     AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
     AND (%(name)s::text IS NULL OR name = %(name)s)

@@ -22,6 +22,8 @@ from apportion.store.sql import load
 
 QUERIES: Final = load("apportion.reservations")
 
+_WAITED: Final = {"state": "pending"}
+
 register(
     guards(
         "reservations_state_known",
@@ -141,7 +143,7 @@ def _event(decision: Decision, now: datetime) -> Event | None:
                 draft.tenant_id,
                 draft.id,
                 {"reason": decision.reason},
-                before={"state": "pending"},
+                before=_WAITED,
                 after={"state": "failed"},
             )
         case Waiting() if not draft.waiting:
@@ -150,33 +152,30 @@ def _event(decision: Decision, now: datetime) -> Event | None:
                 draft.tenant_id,
                 draft.id,
                 decision.reason,
-                after={"state": "pending", **_asked(draft)},
+                after=_WAITED,
             )
         case _:
             return None
 
 
 def _placed_event(placed: Placed, now: datetime) -> Event:
-    draft = placed.draft
-    got = {
-        "pool_id": placed.pool.id,
-        "state": _state(placed, now),
-        "start": format_instant(placed.start),
-        "end": format_instant(placed.end),
-        "charged_tenant_id": placed.pool.quota_tenant_id,
-        "charges": {of: _shown(of, amount) for of, amount in placed.charges.items()},
-    }
-    if draft.waiting:
-        return Event(
-            "reservation.placed", draft.tenant_id, draft.id, got, {"state": "pending"}, got
-        )
+    draft, state = placed.draft, _state(placed, now)
     return Event(
-        "reservation.placed", draft.tenant_id, draft.id, got, after={**got, **_asked(draft)}
+        "reservation.placed",
+        draft.tenant_id,
+        draft.id,
+        {
+            "pool_id": placed.pool.id,
+            "state": state,
+            "start": format_instant(placed.start),
+            "end": format_instant(placed.end),
+            "charged_tenant_id": placed.pool.quota_tenant_id,
+            "charges": {of: _shown(of, amount) for of, amount in placed.charges.items()},
+        },
+        before=_WAITED if draft.waiting else None,
+        # No more than that: the facts stand beside it, and the ask in the reservation, for good.
+        after={"state": state},
     )
-
-
-def _asked(draft: Draft) -> dict[str, object]:
-    return {"name": draft.name, "candidates": draft.candidates, "devices": draft.devices}
 
 
 @lru_cache(maxsize=4096)

@@ -163,15 +163,16 @@ class Reservations:
         """Return the caller's reservations, newest first, those before a position."""
         parameters = {
             "tenant_id": caller.tenant_id,
-            "before": None if before is None else before[0],
-            "before_id": None if before is None else before[1],
+            "before": "infinity" if before is None else before[0],
+            "before_id": "" if before is None else before[1],
             "limit": limit,
             "pool_id": pool_id,
             "states": None if states is None else list(states),
             "name": name,
         }
         async with transaction(self._runtime.db) as connection:
-            cursor = await connection.execute(rows.QUERIES["list"], parameters)
+            # Planned for the filters that there are: a plan for any of them would read all.
+            cursor = await connection.execute(rows.QUERIES["list"], parameters, prepare=False)
             return await show_all(connection, await cursor.fetchall())
 
     async def standing(self, caller: Caller) -> Standing:

@@ -396,6 +396,14 @@ CREATE TABLE reservations (
     CONSTRAINT reservations_host_not_negative CHECK (vcpu_milli >= 0 AND memory_mib >= 0)
 );
 CREATE INDEX reservations_by_tenant ON reservations (tenant_id, created_at, id);
+CREATE INDEX reservations_by_pool ON reservations (tenant_id, pool_id, created_at, id)
+    WHERE pool_id IS NOT NULL;
+CREATE INDEX reservations_by_name ON reservations (tenant_id, name, created_at, id)
+    WHERE name IS NOT NULL;
+CREATE INDEX reservations_open ON reservations (tenant_id, created_at, id)
+    WHERE state IN ('pending', 'placed', 'active', 'ending');
+CREATE INDEX reservations_failed ON reservations (tenant_id, created_at, id)
+    WHERE state = 'failed';
 CREATE INDEX reservations_pending ON reservations (created_at, id) WHERE state = 'pending';
 CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
 CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');
