@@ -5,7 +5,7 @@ from collections.abc import Callable
 import anyio
 import httpx2
 import pytest
-from anyio.from_thread import run as in_loop
+from in_loop import BASE, InLoop
 
 from apportion.authority.service import ROOT, ensure_root, issue_token
 from apportion.client import Client
@@ -15,8 +15,6 @@ from apportion.server.app import create_app
 from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
 from apportion.testing.builders import KEY, Clock
-
-BASE = "http://test"
 
 
 @pytest.fixture
@@ -58,24 +56,6 @@ async def http(app, token):
         headers={"Authorization": f"Bearer {token}"},
     ) as http:
         yield http
-
-
-class InLoop(httpx2.BaseTransport):
-    """Carries the synchronous client's requests from its thread into the application's loop."""
-
-    def __init__(self, app):
-        self._asgi = httpx2.ASGITransport(app)
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        return in_loop(self._answer, request)
-
-    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
-        asked = httpx2.Request(
-            request.method, request.url, headers=request.headers, content=request.read()
-        )
-        answer = await self._asgi.handle_async_request(asked)
-        content = await answer.aread()
-        return httpx2.Response(answer.status_code, headers=answer.headers, content=content)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import httpx2
-from conftest import BASE, InLoop
+from in_loop import BASE, InLoop
 
 from apportion.client import Client
 from apportion.fleet.service import (

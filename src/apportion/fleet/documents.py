@@ -33,8 +33,8 @@ _WORDS: Final[Mapping[str, Any]] = {
     "true": True,
     "false": False,
 }
-_WHOLE: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})", re.ASCII)
-_NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?([eE][-+]?[0-9]{1,2})?")
+_WHOLE: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,399})", re.ASCII)
+_NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]{0,399})(\.[0-9]{1,399})?([eE][-+]?[0-9]{1,2})?")
 _STEP: Final = re.compile(r"\w[\w-]*", re.ASCII)
 
 

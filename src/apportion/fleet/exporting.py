@@ -102,12 +102,7 @@ def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 def _write_number(dumper: yaml.SafeDumper, number: Decimal) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:float", _number_text(number))  # pyright: ignore[reportUnknownMemberType] - PyYAML's
-
-
-def _number_text(number: Decimal) -> str:
-    text = str(number)
-    return text if "E" not in text else text.replace("E+", "e+").replace("E", "e")
+    return dumper.represent_scalar("tag:yaml.org,2002:float", f"{number:f}")  # pyright: ignore[reportUnknownMemberType] - PyYAML's
 
 
 def _reads_as_other(text: str) -> bool:

@@ -16,7 +16,6 @@ Key = tuple[str, str]
 """Whose something is, and its name."""
 
 _SHOWN: Final = 60
-_UNIONS: Final = frozenset({"int", "str", "literal['unlimited']", "[key]"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +103,36 @@ def _told_once(error: ValidationError) -> Iterator[ErrorDetails]:
 
 
 def _path(loc: Sequence[str | int]) -> Path:
-    return tuple(
-        step for step in loc if not (isinstance(step, str) and step.startswith(tuple(_UNIONS)))
-    )
+    """Return where a value stands, without what pydantic adds: which of several kinds it tried."""
+    limit = _limit_in(loc)
+    return tuple(loc if limit is None else loc[: limit + 1])[: -1 if loc[-1] == "[key]" else None]
+
+
+def _limit_in(loc: Sequence[str | int]) -> int | None:
+    """Return where in a path a limit stands; None where it leads to none."""
+    for at in (3, 5):
+        if len(loc) > at + 1 and loc[at - 1] in {"owner_quota", "quota"} and loc[at + 1] != "[key]":
+            return at
+    return None
 
 
 def _refusal(document: Document, error: ErrorDetails) -> Refusal:
     path = _path(error["loc"])
-    given = error["input"]
+    given, allowed, context = error["input"], None, error.get("ctx", {})
     match error["type"]:
+        case _ if _limit_in(error["loc"]) is not None:
+            words, allowed = "is no limit", 'a number from 0, such as 8, 2.5 or "7/2"; unlimited'
         case "extra_forbidden":
             words, given = "no such field", None
         case "missing":
             words, given = "is needed", None
+        case "string_pattern_mismatch":
+            words, allowed = "is written in another way", f"the form {context['pattern']}"
         case _:
-            words = error["msg"].removeprefix("Input should ").removeprefix("Value error, ")
-            words = words if words.startswith("is ") else f"should {words}"
-    return Refusal(path, document.place(path), InvalidInputError(words, given=_short(given)))
+            words = error["msg"].removeprefix("Input ").removeprefix("String ")
+    return Refusal(
+        path, document.place(path), InvalidInputError(words, given=_short(given), allowed=allowed)
+    )
 
 
 def _short(given: Any) -> Any:
