@@ -5,7 +5,13 @@ import pytest
 from fleet_world import FLEET, titles, world
 
 from apportion.errors import ConflictError, InvalidInputError
-from apportion.fleet.service import Server, apply_plan, plan_fleet, read_fleet
+from apportion.fleet.service import (
+    Server,
+    apply_plan,
+    check_unchanged,
+    plan_fleet,
+    read_fleet,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -412,5 +418,17 @@ async def test_a_tenant_applies_a_file_for_itself_and_those_below(in_thread):
             "no such tenant below"
             in refusals(fleet, HEAD + "sites:\n- {name: s, region: r, tenant: other}\n")[0]
         )
+
+    await in_thread(work)
+
+
+async def test_another_plan_than_the_one_that_was_shown_is_not_done(in_thread):
+    def work(fleet):
+        shown = fleet.plan(FLEET)
+        check_unchanged(shown, fleet.plan(FLEET))
+        with fleet.connect(None) as client:
+            client.create_tenant({"id": "acme", "name": "Somebody"})
+        with pytest.raises(ConflictError, match="changed since the plan was shown"):
+            check_unchanged(shown, fleet.plan(FLEET))
 
     await in_thread(work)

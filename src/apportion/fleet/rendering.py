@@ -102,9 +102,11 @@ def _change_text(change: Change) -> str:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return value or '""'
-    return json.dumps(value, ensure_ascii=False, default=_number)
+    if isinstance(value, str) and value and value.isprintable():
+        return value
+    text = json.dumps(value, ensure_ascii=False, default=_number)
+    # What a policy holds may be anything: on a terminal it must not move the cursor.
+    return text if text.isprintable() else json.dumps(value, default=_number)
 
 
 def _number(value: Decimal) -> Any:

@@ -19,6 +19,7 @@ __all__ = [
     "Plan",
     "Server",
     "apply_plan",
+    "check_unchanged",
     "data_of",
     "export_fleet",
     "fleet_schema",
