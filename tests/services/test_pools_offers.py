@@ -15,7 +15,13 @@ from pools_acting import (
 from pydantic import ValidationError
 
 from apportion.errors import InvalidInputError, InvalidStateError, NotFoundError, QuotaExceededError
-from apportion.nodes.service import get_node, import_inventories, list_gpus, list_nodes
+from apportion.nodes.service import (
+    get_node,
+    import_inventories,
+    list_atoms,
+    list_gpus,
+    list_nodes,
+)
 from apportion.pools.schemas import OfferPut
 from apportion.pools.service import archive_pool, get_pool, list_offers, offer_pool
 from apportion.store.connections import transaction
@@ -439,12 +445,20 @@ async def test_a_new_offer_is_tried_at_once_by_what_waits_elsewhere(world, pool,
     assert before != offered != taken
 
 
-async def test_nodes_and_gpus_of_an_offered_pool_stay_with_its_owner(world, pool, acme):
-    await offer(world, pool, acme)
-    assert await list_nodes(world.runtime, acme) == []
+async def test_whoever_is_offered_a_pool_sees_what_can_be_booked_and_no_machine(world, pool, acme):
     assert await list_gpus(world.runtime, acme) == []
+    assert await list_atoms(world.runtime, acme) == []
+    await offer(world, pool, acme)
+    gpus = await list_gpus(world.runtime, acme, pool_id=pool.id)
+    assert gpus == await list_gpus(world.runtime, world.caller, pool_id=pool.id) != []
+    atoms = await list_atoms(world.runtime, acme)
+    assert atoms == await list_atoms(world.runtime, world.caller, pool_id=pool.id) != []
+    assert await list_nodes(world.runtime, acme) == []
     [node] = await list_nodes(world.runtime, world.caller)
     await refusal(get_node(world.runtime, acme, node.id), NotFoundError)
+    await unoffer(world, pool, acme)
+    assert await list_gpus(world.runtime, acme) == []
+    assert await list_atoms(world.runtime, acme) == []
 
 
 async def test_a_tenants_machine_in_a_platform_pool_is_shown_to_the_pools_owner(world, pool, acme):

@@ -203,7 +203,7 @@ SELECT
     gpus.memory_mib, numa_node, split, ruler, layout_generation, unbookable_reason
 FROM gpus
 JOIN nodes ON nodes.id = gpus.node_id
-WHERE gpus.tenant_id = %(tenant_id)s
+WHERE (gpus.tenant_id = %(tenant_id)s OR gpus.pool_id = ANY (%(offered)s))
     AND gpus.uuid > %(after)s
     AND (%(pool_id)s::text IS NULL OR gpus.pool_id = %(pool_id)s)
     AND (%(node)s::text IS NULL OR nodes.name = %(node)s)
@@ -217,7 +217,7 @@ SELECT
 FROM atoms
 JOIN gpus ON gpus.id = atoms.gpu_id
 JOIN nodes ON nodes.id = gpus.node_id
-WHERE atoms.tenant_id = %(tenant_id)s
+WHERE (atoms.tenant_id = %(tenant_id)s OR atoms.pool_id = ANY (%(offered)s))
     AND retired_at IS NULL
     AND atoms.key > %(after)s
     AND (%(pool_id)s::text IS NULL OR atoms.pool_id = %(pool_id)s)

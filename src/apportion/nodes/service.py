@@ -12,6 +12,7 @@ from apportion.nodes.inventory import TARGETS, import_inventories
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
 from apportion.placement import AtomState, GpuState, NodeState
 from apportion.placement.selectors import GROUP_KEYS
+from apportion.pools.service import offered_pools
 from apportion.quantities.shares import exact_text
 from apportion.quantities.units import from_multirange, to_multirange
 from apportion.store.connections import Connection, transaction
@@ -146,7 +147,10 @@ async def list_gpus(
     pool_id: str | None = None,
     node: str | None = None,
 ) -> list[GpuView]:
-    """Return the caller's GPUs by UUID."""
+    """Return the GPUs of the caller's pools and of those it is offered, by UUID.
+
+    Whoever may book in a pool has to see what there is; who holds it is shown to nobody here.
+    """
     parameters = {
         "tenant_id": caller.tenant_id,
         "after": after,
@@ -155,7 +159,8 @@ async def list_gpus(
         "node": node,
     }
     async with transaction(runtime.db) as connection:
-        cursor = await connection.execute(_QUERIES["list_gpus"], parameters)
+        offered = await offered_pools(connection, caller)
+        cursor = await connection.execute(_QUERIES["list_gpus"], {**parameters, "offered": offered})
         return [GpuView(**row) for row in await cursor.fetchall()]
 
 
@@ -171,7 +176,7 @@ async def list_atoms(
     bookable: bool | None = None,
     profile: str | None = None,
 ) -> list[AtomView]:
-    """Return the caller's atoms by id, those that were retired left out."""
+    """Return the atoms of the GPUs that the caller sees by id, retired ones left out."""
     parameters = {
         "tenant_id": caller.tenant_id,
         "after": after,
@@ -183,7 +188,10 @@ async def list_atoms(
         "profile": profile,
     }
     async with transaction(runtime.db) as connection:
-        cursor = await connection.execute(_QUERIES["list_atoms"], parameters)
+        offered = await offered_pools(connection, caller)
+        cursor = await connection.execute(
+            _QUERIES["list_atoms"], {**parameters, "offered": offered}
+        )
         return [_atom_view(row) for row in await cursor.fetchall()]
 
 

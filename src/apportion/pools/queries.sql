@@ -149,6 +149,12 @@ LEFT JOIN LATERAL (
 WHERE pools.id = ANY (%(ids)s) AND NOT pools.archived
     AND (pools.tenant_id = %(tenant_id)s OR offer.tenant_id IS NOT NULL);
 
+-- name: offered
+-- An archived pool has no offers.
+SELECT DISTINCT pool_id
+FROM offers
+WHERE tenant_id = ANY (%(lineage)s) AND (tenant_id = %(tenant_id)s OR include_descendants);
+
 -- name: enter_gates
 SELECT pg_advisory_xact_lock_shared(gate)
 FROM (

@@ -87,6 +87,14 @@ async def hold_records(
     return await find_records(connection, caller, pool_ids)
 
 
+async def offered_pools(connection: Connection, caller: Caller) -> list[str]:
+    """Return the pools of others that the caller may use."""
+    cursor = await connection.execute(
+        QUERIES["offered"], {"tenant_id": caller.tenant_id, "lineage": list(caller.lineage)}
+    )
+    return [row["pool_id"] for row in await cursor.fetchall()]
+
+
 async def archived_pools(connection: Connection, pool_ids: Collection[str]) -> set[str]:
     """Return those of some pools that are archived."""
     cursor = await connection.execute(QUERIES["archived"], {"ids": list(pool_ids)})

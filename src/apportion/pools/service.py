@@ -26,6 +26,7 @@ from apportion.pools.reading import (
     hold_records,
     list_pools,
     load_record,
+    offered_pools,
 )
 from apportion.pools.rows import PoolRecord
 from apportion.pools.sites import create_site, delete_site, get_site, list_sites, update_site
@@ -65,6 +66,7 @@ __all__ = [
     "list_sites",
     "load_record",
     "offer_pool",
+    "offered_pools",
     "read_quotas",
     "register_follow_up",
     "register_validator",
