@@ -118,7 +118,9 @@ async def _keep_reasons(connection: Connection, waiting: Sequence[Waiting], now:
 def _codes(reason: Mapping[str, Any]) -> list[str]:
     """Return what a reason says but for its counts: those change with every booking of others."""
     codes = [each["code"] for each in reason.get("reasons", ())]
-    return [reason["code"], *codes, *reason.get("gone", ())]
+    # What waits for a quota, and only that, is tried again when nothing was given back.
+    short = [f"{each['pool_id']} {each['resource']}" for each in reason.get("quota", ())]
+    return [reason["code"], *codes, *short, *reason.get("gone", ())]
 
 
 async def tell(
