@@ -1,7 +1,8 @@
 """Run benchmarks and write ``bench/results/NAME.json``: ``{"name", "machine", "figures"}``.
 
-python -m bench            all of them
-python -m bench startup    one
+python -m bench               all but the replays
+python -m bench startup       one
+python -m bench bench-openb   a replay, which takes many minutes; QUICK=1 for a look
 """
 
 import json
@@ -12,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 NAMES = ("startup", "decision", "durable", "main_job")
+REPLAYS = ("bench-openb", "bench-churn", "bench-mig")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -26,17 +28,18 @@ def machine() -> dict[str, object]:
 
 
 def main(names: list[str]) -> int:
-    """Run the named benchmarks, all by default; 2 for a name that is none."""
-    unknown = [name for name in names if name not in NAMES]
+    """Run the named benchmarks, by default all but replays; 2 for a name that is none."""
+    known = (*NAMES, *REPLAYS)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"no such benchmark: {unknown[0]} (there are {', '.join(NAMES)})", file=sys.stderr)
+        print(f"no such benchmark: {unknown[0]} (there are {', '.join(known)})", file=sys.stderr)
         return 2
     RESULTS.mkdir(exist_ok=True)
     for name in names or NAMES:
-        figures = import_module(f"bench.{name}").run()
+        figures = import_module(f"bench.{name.removeprefix('bench-')}").run()
         result = {"name": name, "machine": machine(), "figures": figures}
         (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
-        print(name)
+        print(f"\n{name}")
         for key, value in figures.items():
             print(f"  {key:<44} {value:>14,.3f}")
     return 0

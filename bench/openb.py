@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bench.replay import ours
-from bench.replay.fragmentation import usual
+from bench.replay.filling import Allocated, fill
+from bench.replay.ours import OurPlacer
+from bench.replay.placers import Points, RulePlacer
 from bench.replay.report import QUICK, show, spread
-from bench.replay.rules import BestFit, Fgd, FirstFit, Random, Rule
-from bench.replay.static import Allocated, Replay
-from bench.replay.trace import DATA, ORDERS, TRACES, Task, arrivals, capacity, nodes, ordered, tasks
+from bench.replay.rules import rule_named
+from bench.replay.trace import DATA, ORDERS, TRACES, arrivals, capacity, nodes, ordered, tasks
 
 SEEDS: Final = (42, 43) if QUICK else tuple(range(42, 52))
 LISTS: Final = ("default", "gpuspec33") if QUICK else TRACES
@@ -62,28 +62,16 @@ def measure(job: Job) -> list[Allocated]:
     """Do one job; in a hurry, orders other than the paper's have one seed."""
     seeds = SEEDS[:1] if QUICK and job.order != "random" else SEEDS
     listed = tasks(job.trace)
-    replay = None if job.rule == "ours" else Replay(_rule(job.rule, listed), listed)
+    total = capacity(nodes())
+    points = None if job.rule == "ours" else Points(rule_named(job.rule, listed), listed)
     found: list[Allocated] = []
     for seed in seeds:
-        arriving = arrivals(listed, capacity(nodes()), random.Random(seed))
         fleet = ordered(job.order, random.Random(f"{seed} {job.order}"))
-        if replay is None:
-            found.append(ours.run(fleet, arriving))
-        else:
-            found.append(replay.run(fleet, arriving, random.Random(seed)))
+        arriving = arrivals(listed, total, random.Random(seed))
+        rng = random.Random(seed)
+        placer = OurPlacer(fleet) if points is None else RulePlacer(points, fleet, rng)
+        found.append(fill(placer, arriving, total))
     return found
-
-
-def _rule(name: str, listed: Iterable[Task]) -> Rule:
-    match name:
-        case "random":
-            return Random()
-        case "bestfit":
-            return BestFit()
-        case "fgd":
-            return Fgd(usual(listed))
-        case _:
-            return FirstFit()
 
 
 def _mean(runs: Iterable[Allocated], at: int = 100) -> float:

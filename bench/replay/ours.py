@@ -1,6 +1,7 @@
-"""Apportion's engine on the public experiment: one pool of free shares, its default policy."""
+"""Apportion's engine as a placer: one pool of free shares, under its default policy."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Final
 
 from apportion.placement import (
@@ -16,58 +17,64 @@ from apportion.placement import (
     PoolIndex,
     Selector,
 )
-from bench.replay.static import Allocated, Meter
-from bench.replay.trace import WHOLE, Node, Task, capacity
+from bench.replay.rooms import Lease, Rooms
+from bench.replay.trace import WHOLE, Node, Task
 
 SHARES: Final = 100
 """A GPU is cut into hundredths; the trace asks for whole hundredths only."""
 
 
-def index(fleet: Sequence[Node]) -> PoolIndex:
-    """Build the picture of a fleet; nodes are numbered in the order given."""
-    states: list[NodeState] = []
-    gpu = 0
-    for number, node in enumerate(fleet):
-        group = {"gpuModel": node.model, "sharing": "mps", "shares": SHARES}
-        gpus = tuple(
-            GpuState(gpu + at, "shares", SHARES, group, {"node": node.name, "gpuIndex": at})
-            for at in range(node.gpus)
-        )
-        gpu += node.gpus
-        states.append(NodeState(number, node.name, node.cpu, node.memory, gpus))
-    return PoolIndex(states)
+class OurPlacer:
+    """The engine on one fleet; every task is held until it is freed."""
+
+    def __init__(self, fleet: Sequence[Node]) -> None:
+        self.rooms = Rooms(fleet)
+        self._index, self._position = _index(fleet)
+        self._numbers = count()
+        self._asks: dict[Task, Ask] = {}
+
+    def place(self, task: Task) -> Lease | None:
+        """Ask the engine, and hold what it offers."""
+        wanted = self._asks.get(task) or self._asks.setdefault(task, ask(task))
+        offer = self._index.place(wanted, 0, FOREVER, 0)
+        if not isinstance(offer, Offer):
+            return None
+        assert not offer.moves, "nothing is booked ahead, so nothing can move"
+        gpus = tuple(self._position[piece.gpu] for piece in offer.pieces)
+        lease = Lease(task, offer.node, gpus, f"task-{next(self._numbers)}")
+        self.rooms.take(lease)
+        for number, piece in enumerate(offer.pieces):
+            self._index.book(piece.gpu, (lease.holder, number), Held(0, FOREVER, piece.units))
+        host = HostHeld(0, FOREVER, task.cpu, task.memory)
+        self._index.book_host(offer.node, lease.holder, host)
+        return lease
+
+    def free(self, lease: Lease) -> None:
+        """Let go of all that a task held."""
+        self.rooms.give(lease)
+        gpus = self._index.nodes[lease.node].gpus
+        for number, at in enumerate(lease.gpus):
+            self._index.free(gpus[at].id, (lease.holder, number))
+        self._index.free_host(lease.node, lease.holder)
 
 
 def ask(task: Task) -> Ask:
     """Say a task in the engine's words."""
     models = (Expression("gpuModel", "In", tuple(sorted(task.models))),) if task.models else ()
-    units = task.milli * SHARES // WHOLE
-    share = DeviceAsk("gpu.share", task.gpus, units, Selector(models))
+    share = DeviceAsk("gpu.share", task.gpus, task.milli * SHARES // WHOLE, Selector(models))
     return Ask((share,) if task.gpus else (), task.cpu, task.memory)
 
 
-def take(pool: PoolIndex, holder: str, wanted: Ask, *, start: int, end: int, now: int) -> bool:
-    """Place an ask and hold what it got; tell whether it got anything."""
-    answer = pool.place(wanted, start, end, now)
-    if not isinstance(answer, Offer):
-        return False
-    gpus = {gpu.id: gpu for gpu in pool.nodes[answer.node].gpus}
-    for move in answer.moves:
-        moved = gpus[move.gpu].held[move.key]
-        pool.book(move.gpu, move.key, Held(moved.start, moved.end, move.units))
-    for at, piece in enumerate(answer.pieces):
-        pool.book(piece.gpu, (holder, at), Held(start, end, piece.units))
-    host = HostHeld(start, end, wanted.vcpu_milli, wanted.memory_mib)
-    pool.book_host(answer.node, holder, host)
-    return True
-
-
-def run(fleet: Sequence[Node], arriving: Sequence[Task]) -> Allocated:
-    """Place the tasks one after the other, for ever."""
-    pool = index(fleet)
-    meter = Meter(capacity(fleet))
-    asks = {task: ask(task) for task in set(arriving)}
-    for number, task in enumerate(arriving):
-        placed = take(pool, str(number), asks[task], start=0, end=FOREVER, now=0)
-        meter.note(task, placed=placed)
-    return meter.allocated()
+def _index(fleet: Sequence[Node]) -> tuple[PoolIndex, dict[int, int]]:
+    """Build the picture of a fleet, numbered in its order; also each GPU's place in its node."""
+    position: dict[int, int] = {}
+    states: list[NodeState] = []
+    for number, node in enumerate(fleet):
+        group = {"gpuModel": node.model, "sharing": "mps", "shares": SHARES}
+        gpus: list[GpuState] = []
+        for at in range(node.gpus):
+            own = {"node": node.name, "gpuIndex": at}
+            gpus.append(GpuState(len(position), "shares", SHARES, group, own))
+            position[gpus[-1].id] = at
+        states.append(NodeState(number, node.name, node.cpu, node.memory, tuple(gpus)))
+    return PoolIndex(states), position

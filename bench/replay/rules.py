@@ -7,11 +7,11 @@ authors' scheduler was made to do. A GPU is told from others by what it has free
 import math
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from bench.replay.fragmentation import Fragmentation, Gpus, Kind
-from bench.replay.trace import WHOLE
+from bench.replay.fragmentation import Fragmentation, Gpus, Kind, usual
+from bench.replay.trace import WHOLE, Task
 
 
 class State(NamedTuple):
@@ -122,3 +122,16 @@ class Fgd:
             gain = before - (total - usable[bisect_right(steps, cpu)])
             best = max(best, (int(100 / (1 + math.exp(-gain / 1000))), -free))
         return best
+
+
+def rule_named(name: str, listed: Iterable[Task]) -> Rule:
+    """Return a rule by its name, made for a list of tasks where it needs one."""
+    match name:
+        case "random":
+            return Random()
+        case "bestfit":
+            return BestFit()
+        case "fgd":
+            return Fgd(usual(listed))
+        case _:
+            return FirstFit()

@@ -3,9 +3,11 @@
 import random
 
 import pytest
+from bench.replay.filling import fill
 from bench.replay.fragmentation import Fragmentation, usual
+from bench.replay.ours import OurPlacer
+from bench.replay.placers import Points, RulePlacer
 from bench.replay.rules import BestFit, Fgd, FirstFit, Need, State, after, choices, fits
-from bench.replay.static import Replay
 from bench.replay.trace import TRACES, Node, Task, arrivals, capacity, nodes, ordered, tasks
 
 ANY = frozenset[str]()
@@ -63,9 +65,22 @@ def test_a_run_counts_what_is_allocated_and_drops_what_does_not_fit():
     fleet = [Node("a", 2000, 10, 1, "G2"), Node("b", 2000, 10, 1, "T4")]
     share = Task(1000, 1, 1, 500)
     listed = [share, Task(0, 0, 1, 1000), Task(0, 11, 0, 0), Task(0, 0, 1, 500, frozenset({"T4"}))]
-    replay = Replay(FirstFit(), listed)
+    placer = RulePlacer(Points(FirstFit(), listed), fleet, random.Random(0))
     # 500 on a; a whole one on b; too much memory; 500 of T4, which is full.
-    assert replay.run(fleet, listed, random.Random(0)) == {25: 25.0, 75: 75.0, 100: 75.0}
+    assert fill(placer, listed, capacity(fleet)) == {25: 25.0, 75: 75.0, 100: 75.0}
+
+
+def test_what_goes_leaves_room_for_both_kinds_of_placer():
+    fleet = [Node("a", 2000, 10, 2, "G2")]
+    half, pair = Task(1000, 1, 1, 500), Task(2000, 0, 2, 1000)
+    rule = RulePlacer(Points(BestFit(), [half, pair]), fleet, random.Random(0))
+    for placer in (rule, OurPlacer(fleet)):
+        lease = placer.place(half)
+        assert lease is not None
+        assert placer.place(pair) is None
+        placer.free(lease)
+        assert placer.place(pair) is not None
+        assert not placer.rooms.takes(0, half)
 
 
 def test_the_trace_is_the_published_one():
