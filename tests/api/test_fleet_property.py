@@ -12,7 +12,7 @@ from apportion.errors import InvalidInputError
 from apportion.fleet.exporting import to_yaml
 from apportion.testing.postgres import Template
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1800)]
 
 # Each makes two servers; the thorough profile makes many more.
 EXAMPLES = 6 if settings.default.max_examples <= 50 else 60
