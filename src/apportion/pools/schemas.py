@@ -31,7 +31,13 @@ QuotaResource = Literal[
     "hugepages1Gi",
 ]
 Amount = Annotated[int, Field(strict=True, ge=0, le=2**53)]
-ExactText = Annotated[str, Field(pattern=r"^[0-9]{1,15}([.][0-9]{1,9}|/[1-9][0-9]{0,5})?$")]
+ExactText = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9]{1,15}([.][0-9]{1,9}|/[1-9][0-9]{0,5})?$",
+        examples=["2.5", "7/2"],
+    ),
+]
 """A number that need not be whole: ``"2.5"``, and for gpuEquivalents ``"7/2"`` too."""
 Limit = Amount | ExactText | Literal["unlimited"]
 Quantity = int | str

@@ -124,6 +124,8 @@ def _say_object(schema: Schema) -> str:
 def _say_text(schema: Schema) -> str:
     if schema.get("format") in _FORMATS:
         return _FORMATS[schema["format"]]
+    if "examples" in schema:
+        return f"text such as {' or '.join(schema['examples'])}"
     text = f"text{_range(schema, 'minLength', 'maxLength', ' characters')}"
     if "pattern" in schema:
         text += f" of the form {schema['pattern']}"
