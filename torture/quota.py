@@ -192,7 +192,10 @@ class _Round:
             await chance.choice(self.servers).release(caller(tenant), reservation_id)
 
     async def _offer(self, chance: random.Random) -> None:
-        quota = {"gpu.mig": chance.randint(0, 12), "gpu": chance.randint(0, 3)}
+        quota: dict[str, int | str] = {
+            "gpu.mig": chance.randint(0, 12),
+            "gpu": chance.randint(0, 3),
+        }
         if chance.random() < 0.5:
             quota["gpuEquivalents"] = f"{chance.randint(0, 20)}/7"
         await self._offer_to(chance.choice(OFFERED), quota)

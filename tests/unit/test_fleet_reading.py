@@ -80,8 +80,8 @@ def test_what_is_written_is_read_as_the_same_number(number):
 
 
 def test_json_is_a_fleet_file_too_and_its_numbers_are_exact():
-    text = '{"apiVersion": "apportion/v1",\n\t"pools": [{"name": "p", "site": "s", "gpu_model": "H100",'
-    text += '"owner_quota": {"vcpu": 2.50, "memoryGiB": 0.1}}]}'
+    text = '{"apiVersion": "apportion/v1",\n\t"pools": [{"name": "p", "site": "s",'
+    text += '"gpu_model": "H100", "owner_quota": {"vcpu": 2.50, "memoryGiB": 0.1}}]}'
     [pool] = read_fleet(text, "fleet.json").fleet.pools
     assert pool.owner_quota == {"vcpu": "2.50", "memoryGiB": "0.1"}
 
