@@ -39,10 +39,11 @@ def main(names: list[str]) -> int:
         figures = import_module(f"bench.{name.removeprefix('bench-')}").run()
         result = {"name": name, "machine": machine(), "figures": figures}
         (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
-        print(f"\n{name}")
-        for key, value in figures.items():
+        print(f"\n{name}: {len(figures)} figures")
+        for key, value in figures.items() if name in NAMES else ():
             print(f"  {key:<44} {value:>14,.3f}")
     return 0
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
