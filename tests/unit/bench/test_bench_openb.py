@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from bench.churn import LONGEST, Job, _stream
 from bench.replay.filling import fill
 from bench.replay.fragmentation import Fragmentation, usual
 from bench.replay.ours import OurPlacer
@@ -99,3 +100,13 @@ def test_orders_are_permutations_and_names_can_be_random():
     assert ordered("by_gpus", rng)[0].gpus == 1
     assert sorted(ordered("random", rng), key=lambda node: node.name) == list(nodes())
     assert not {node.name for node in ordered("renamed", rng)} & {node.name for node in nodes()}
+
+
+def test_the_stream_asks_for_its_share_of_the_fleets_time():
+    listed = [task for task in tasks("default") if task.seconds]
+    fleet = nodes()[::8]
+    stream = _stream(listed, capacity(fleet), Job("ours", 100, 50, 1), random.Random(1))
+    assert max(arrival.length for arrival in stream) <= LONGEST
+    assert all(arrival.patience == 0.5 * arrival.length for arrival in stream)
+    asked = sum(arrival.what.gpu_milli * arrival.length for arrival in stream)
+    assert asked / (capacity(fleet) * 3 * LONGEST) == pytest.approx(1, abs=0.1)
