@@ -107,7 +107,7 @@ async def _refused_by_http(request: Request, error: Exception) -> Response:
             "there is no such path", field="path", given=path, hint="/openapi.json lists all paths"
         )
     elif refusal.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        methods = _methods(request, refusal)
+        methods = _methods(request)
         told = RefusedRequestError(
             "is not a method of this path",
             status=refusal.status_code,
@@ -121,11 +121,13 @@ async def _refused_by_http(request: Request, error: Exception) -> Response:
     return respond(told, request.state.request_id)
 
 
-def _methods(request: Request, refusal: HTTPException) -> str:
-    """Return the methods of a path; the router names only those of the first route that matches."""
-    given = (refusal.headers or {}).get("Allow", "")
-    methods = set(filter(None, given.split(", ")))
-    for door in cast("Sequence[APIRoute]", request.app.state.doors):
-        if door.path_regex.match(request.url.path):
-            methods.update(door.methods or ())
-    return ", ".join(sorted(methods))
+def _methods(request: Request) -> str:
+    """Return the methods of a path; the router names only those of the first route that matches.
+
+    A path that is routed word for word (``/v1/pools/validate``) is no id that happens to fit.
+    """
+    path = request.url.path
+    doors = cast("Sequence[APIRoute]", request.app.state.doors)
+    found = [door for door in doors if door.path_regex.match(path)]
+    exact = [door for door in found if door.path == path]
+    return ", ".join(sorted({method for door in exact or found for method in door.methods or ()}))
