@@ -1,21 +1,29 @@
 """The picture of one pool, kept so that a choice looks at few GPUs however many there are.
 
-Nodes stand on shelves by what their GPUs have free whoever holds the rest whenever (see `shelves`).
-A fit found there fits any window. Only where nothing is found so are the nodes looked at one by one
-on which time can make a difference: those with a booking that starts after the window does, or ends
-before it (see `timeline`). What a refusal counts is kept by shape of node (see `shapes`).
+Nodes stand on shelves by what their GPUs have free in every window (see `shelves`), and a fit found
+there fits any window. Only where nothing is found so is it asked who has what when (see
+`calendar`), and only if something held begins or ends at a time that could make room. What a
+refusal counts is kept by shape of node (see `shapes`).
 """
 
 from collections.abc import Iterable, Iterator
 
 from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.choosing import best, best_host
 from apportion.placement.names import Names
 from apportion.placement.offers import HeldKey, Offer
-from apportion.placement.search import STEPS_MAX, STEPS_MIN, SearchExhaustedError, place_on
+from apportion.placement.policies import DEFAULT, POLICIES, Policy, PolicyName
+from apportion.placement.search import (
+    STEPS_MAX,
+    STEPS_MIN,
+    SearchExhaustedError,
+    offer_of,
+    place_on,
+)
 from apportion.placement.shapes import Shapes
 from apportion.placement.shelves import Shelves
-from apportion.placement.state import GpuState, Held, HostHeld, NodeState
-from apportion.placement.timeline import HOST, Endings, Timeline
+from apportion.placement.state import NEVER, GpuState, Held, HostHeld, NodeState
+from apportion.placement.timeline import HOST, Endings
 from apportion.placement.verdicts import Verdict
 
 _REFUSALS_KEPT = 1024
@@ -31,9 +39,11 @@ class PoolIndex:
         """Counts how often room was given back: a refusal stands while this stands still."""
         self._gpus: dict[int, tuple[NodeState, GpuState]] = {}
         self._names = Names()
-        self._shelves = Shelves()
+        nodes = list(nodes)
+        self._shelves = Shelves(nodes)
+        self._reckoned = len(nodes)
         self._shapes = Shapes()
-        self._timeline = Timeline()
+        self._last_start = NEVER
         self._endings = Endings()
         self._held = 0
         self._refusals: dict[tuple[Ask, int, int], Verdict] = {}
@@ -54,10 +64,12 @@ class PoolIndex:
         self._names.add(node)
         self._shelves.add(node)
         self._shapes.add(node)
-        self._timeline.note(node)
         for ending in _endings_of(node):
             self._hold(ending)
+        self._last_start = max(self._last_start, _last_start(node))
         self.freed += 1
+        if len(self.nodes) > 2 * self._reckoned:
+            self._reckon()
 
     def remove_node(self, node_id: int) -> None:
         """Forget a node, its GPUs and what is held on it; an unknown one is fine."""
@@ -69,7 +81,6 @@ class PoolIndex:
         self._names.remove(node)
         self._shelves.remove(node)
         self._shapes.remove(node)
-        self._timeline.forget(node_id)
         self._held -= sum(1 for _ in _endings_of(node))
 
     # -- what is held ------------------------------------------------------------------------------
@@ -86,7 +97,7 @@ class PoolIndex:
             self.free(gpu_id, key)
         gpu.put(key, held)
         self._shelves.gpu_changed(node, gpu)
-        self._timeline.widen(node.id, held.start, held.end)
+        self._last_start = max(self._last_start, held.start)
         self._hold((held.end, gpu_id, *key))
 
     def free(self, gpu_id: int, key: HeldKey) -> None:
@@ -98,7 +109,6 @@ class PoolIndex:
         self._held -= 1
         self.freed += 1
         self._shelves.gpu_changed(node, gpu)
-        self._timeline.note(node)
 
     def book_host(self, node_id: int, holder: str, held: HostHeld) -> None:
         """Note that host resources are held by a reservation; noting it otherwise replaces that."""
@@ -112,7 +122,7 @@ class PoolIndex:
             self.free_host(node_id, holder)
         node.put(holder, held)
         self._host_changed(node)
-        self._timeline.widen(node_id, held.start, held.end)
+        self._last_start = max(self._last_start, held.start)
         self._hold((held.end, node_id, holder, HOST))
 
     def free_host(self, node_id: int, holder: str) -> None:
@@ -124,7 +134,6 @@ class PoolIndex:
         self._held -= 1
         self.freed += 1
         self._host_changed(node)
-        self._timeline.note(node)
 
     def advance(self, now: int) -> None:
         """Let go of everything whose window has ended by ``now``."""
@@ -140,7 +149,9 @@ class PoolIndex:
 
     # -- choosing ----------------------------------------------------------------------------------
 
-    def place(self, ask: Ask, start: int, end: int, now: int) -> Offer | Verdict:
+    def place(
+        self, ask: Ask, start: int, end: int, now: int, policy: PolicyName = DEFAULT
+    ) -> Offer | Verdict:
         """Choose room for the ask in [start, end), or say why there is none.
 
         What is chosen is not held: the caller books it, here and in the database.
@@ -152,44 +163,86 @@ class PoolIndex:
         refusal = self._refusals.get((ask, start, end))
         if refusal is not None:
             return refusal
+        window = (start, end, now)
+        offer = self._alike(ask, window, POLICIES[policy])
+        if isinstance(offer, Offer):
+            return offer
         seen: set[int] = set()
         cut: set[int] = set()
-        for node in self._candidates(ask, start):
+        for node in self._candidates(ask, window, POLICIES[policy], sought=offer):
             if node.id in seen:
                 continue
             seen.add(node.id)
             try:
-                offer = place_on(node, ask, start, end, now, steps=_steps(len(cut)))
+                found = place_on(node, ask, start, end, now, steps=_steps(len(cut)))
             except SearchExhaustedError:
                 cut.add(node.id)
                 continue
-            if offer is not None:
-                return offer
-        changing = set(self._timeline.changing(start))
+            if found is not None:
+                return found
+        return self._refuse(ask, start, end, cut)
+
+    def _alike(self, ask: Ask, window: tuple[int, int, int], policy: Policy) -> Offer | bool:
+        """Place what is decided by states alone: one piece, or whole GPUs, told apart by no name.
+
+        False says that there is no such place in every window; True that it was not looked for.
+        """
+        if not ask.devices:
+            standing = best_host(self._shelves, ask)
+            return standing is not None and Offer(standing.node.id, ())
+        device = ask.devices[0]
+        if len(ask.devices) > 1 or device.selector.on_atom:
+            return True
+        order = self._shelves.order(device, device.count, policy)
+        place = best(self._shelves, order, ask)
+        if place is None:
+            return order.parts_gpus and device.count > 1
+        start, end, now = window
+        if start > now or self._last_start >= end:
+            # A GPU of the node that is free just then is better than one that is free for ever.
+            found = place_on(place.standing.node, ask, *window, steps=STEPS_MAX)
+            return True if found is None else found
+        states = place.standing.states
+        gpus = [gpu for gpu in place.standing.node.gpus if states.get(gpu.id) is place.state]
+        choice = order.choice(place.state)
+        part = None if choice is None else choice.part
+        offer = offer_of(place.standing.node, device, gpus[: device.count], part, window)
+        return True if offer is None else offer
+
+    def _candidates(
+        self, ask: Ask, window: tuple[int, int, int], policy: Policy, *, sought: bool
+    ) -> Iterator[NodeState]:
+        """Yield nodes that may have room, those first that have it in every window; some twice."""
+        named = self._names.named(ask)
+        if named is not None:
+            yield from (self.nodes[node_id] for node_id in named)
+            return
+        if ask.devices and sought:
+            scarce = max(ask.devices, key=_scarcity)
+            order = self._shelves.order(scarce, 1, policy)
+            for standing in self._shelves.candidates(order, ask):
+                if scarce.count == 1 or standing.pieces(order) >= scarce.count:
+                    yield standing.node
+        start, end, _ = window
+        if self._last_start >= end or self._endings.first <= start:
+            yield from self.nodes.values()
+
+    def _refuse(self, ask: Ask, start: int, end: int, cut: set[int]) -> Verdict:
+        changing = self.nodes if self._last_start >= end or self._endings.first <= start else ()
         refusal = self._shapes.explain(ask, start, end, looked_at=changing, cut=cut)
         if len(self._refusals) >= _REFUSALS_KEPT:
             self._refusals.clear()
         self._refusals[ask, start, end] = refusal
         return refusal
 
-    def _candidates(self, ask: Ask, start: int) -> Iterator[NodeState]:
-        """Yield nodes that may have room, those first that have it in every window; some twice."""
-        named = self._names.named(ask)
-        if named is not None:
-            yield from (self.nodes[node_id] for node_id in named)
-            return
-        if ask.devices:
-            scarce = max(ask.devices, key=_scarcity)
-            for node_id in self._shelves.candidates(scarce, ask.vcpu_milli):
-                node = self.nodes[node_id]
-                if node.memory_free >= ask.memory_mib:
-                    yield node
-        else:
-            yield from self._shapes.hosts(ask)
-        for node_id in self._timeline.changing(start):
-            yield self.nodes[node_id]
-
     # -- keeping the order -------------------------------------------------------------------------
+
+    def _reckon(self) -> None:
+        """Take the yardstick of hosts anew: the fleet has become another one."""
+        self._reckoned = len(self.nodes)
+        self._shelves = Shelves(self.nodes.values())
+        for node in self.nodes.values():
+            self._shelves.add(node)
 
     def _host_changed(self, node: NodeState) -> None:
         self._shelves.host_changed(node)
@@ -215,6 +268,10 @@ def _steps(cut: int) -> int:
 def _scarcity(device: DeviceAsk) -> tuple[int, int]:
     """Rank device asks: the one with the largest pieces has the fewest places."""
     return device.units, device.count
+
+
+def _last_start(node: NodeState) -> int:
+    return max([node.last_start, *(gpu.last_start for gpu in node.gpus)])
 
 
 def _endings_of(node: NodeState) -> Iterator[tuple[int, int, str, int]]:

@@ -40,7 +40,7 @@ class Names:
 
 def _names(node: NodeState) -> Iterator[tuple[str, str]]:
     for gpu in node.gpus:
-        for shown in gpu.shown.values():
+        for shown in (gpu.shown_of(None), *map(gpu.shown_of, gpu.atoms)):
             for key in _NAMING:
                 if key in shown:
                     yield key, str(shown[key])

@@ -6,7 +6,7 @@ see `colouring`). Asking for several pieces is then a packing of pieces into bin
 class.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +51,37 @@ def place_on(
     return None if chosen is None else _offer(node, ask, chosen, (start, end, now))
 
 
+def offer_of(
+    node: NodeState,
+    device: DeviceAsk,
+    gpus: Sequence[GpuState],
+    part: int | None,
+    window: tuple[int, int, int],
+) -> Offer | None:
+    """Take one piece of each of these GPUs, which have room in every window.
+
+    None comes back where a picture that lags behind the truth holds more than there is.
+    """
+    pieces: list[Piece] = []
+    moves: list[Move] = []
+    left = 0
+    for gpu in gpus:
+        if part is not None:
+            atom = gpu.atoms[part]
+            pieces.append(Piece(0, gpu.id, atom.units, atom.id, gpu.generation))
+            left += gpu.idle - 1
+        elif gpu.split == "none":
+            pieces.append(Piece(0, gpu.id, -1, gpu.atom, gpu.generation))
+        else:
+            dealt = deal(gpu, (device.units,), *window)
+            if dealt is None:
+                return None
+            pieces.append(Piece(0, gpu.id, dealt.units[0], None, gpu.generation))
+            moves.extend(Move(gpu.id, key, units) for key, units in dealt.moved)
+            left += gpu.idle - device.units
+    return Offer(node.id, tuple(pieces), tuple(moves), left)
+
+
 def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
     """Tell whether the node could take all pieces if nothing of it were held.
 
@@ -66,7 +97,7 @@ def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
 
 def selects(selector: Selector, gpu: GpuState, atom: AtomState | None) -> bool:
     """Tell whether a selector takes a GPU, or an atom of it."""
-    return selector.matches(gpu.shown[None if atom is None else atom.id])
+    return not selector.expressions or selector.matches(gpu.shown_of(atom))
 
 
 # -- what there is to take from
@@ -78,8 +109,9 @@ def _bins(
 ) -> list[_Bin]:
     wanted = {device.cls for device in ask.devices}
     bins = [each for gpu in node.gpus if CLASS_OF[gpu.split] in wanted for each in room(gpu)]
-    # The tightest first, so that large room stays in one piece for those who need it.
-    bins.sort(key=lambda each: (each.left, each.gpu.id))
+    # The tightest first, so that large room stays in one piece for those who need it; of those what
+    # is free for this window only, so that what is free for ever stays so.
+    bins.sort(key=lambda each: (each.left, each.gpu.idle, each.gpu.id))
     return bins
 
 
@@ -146,6 +178,7 @@ class _Packing:
         self.pieces = [device for device in order for _ in range(devices[device].count)]
         self.units = [each.units for each in bins]
         self.holders = [each.holders for each in bins]
+        self.clashes = _clashes(bins)
         self.takers = [0] * len(bins)
         for device, fitting in enumerate(fits):
             for at in fitting:
@@ -182,11 +215,13 @@ class _Packing:
         first = self._first(number)
         if self.failed and self._state(first) in self.failed:
             return
-        tried: set[tuple[int, int, int]] = set()
+        tried: set[tuple[int, int, int, int]] = set()
         for place in range(first, len(self.fits[device])):
             at = self.fits[device][place]
-            alike = (self.units[at], self.holders[at], self.takers[at])
-            if alike[0] >= units and alike[1] and alike not in tried:
+            # A bin that clashes with others is like none but itself.
+            own = at if self.clashes[at] else -1
+            alike = (self.units[at], self.holders[at], self.takers[at], own)
+            if alike[0] >= units and alike[1] > 0 and alike not in tried:
                 tried.add(alike)
                 yield place
         self.failed.add(self._state(first))
@@ -206,9 +241,26 @@ class _Packing:
         at = self.fits[device][place]
         self.units[at] += sign * self.devices[device].units
         self.holders[at] += sign
+        for other in self.clashes[at]:
+            self.holders[other] += sign
 
     def _state(self, first: int) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
         return len(self.places), first, tuple(self.units), tuple(self.holders)
+
+
+def _clashes(bins: list[_Bin]) -> list[list[int]]:
+    """Return for each bin the instances of its GPU that cannot be held beside it."""
+    clashes: list[list[int]] = [[] for _ in bins]
+    by_gpu: dict[int, list[int]] = {}
+    for at, each in enumerate(bins):
+        if each.atom is not None:
+            for other in by_gpu.setdefault(each.gpu.id, []):
+                beside = bins[other].atom
+                if beside is not None and beside.units & each.atom.units:
+                    clashes[at].append(other)
+                    clashes[other].append(at)
+            by_gpu[each.gpu.id].append(at)
+    return clashes
 
 
 # -- what is answered

@@ -183,5 +183,5 @@ def _signature(node: NodeState) -> Hashable:
 
 
 def _gpu_signature(gpu: GpuState) -> Hashable:
-    pieces = Counter(shared(gpu.shown[atom.id]) for atom in gpu.atoms)
-    return gpu.split, gpu.ruler, shared(gpu.shown[None]), gpu.bookable, frozenset(pieces.items())
+    pieces = Counter(shared(gpu.shown_of(atom)) for atom in gpu.atoms)
+    return gpu.split, gpu.ruler, shared(gpu.shown_of(None)), gpu.bookable, frozenset(pieces.items())

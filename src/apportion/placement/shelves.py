@@ -1,174 +1,265 @@
-"""Where there is room: nodes on shelves, by what their GPUs have free in every window.
+"""Where there is room in every window: nodes by the states of their GPUs and what hosts have left.
 
-A kind is a class with the attributes that its GPUs share; a selector on those is decided once a
-kind. Each kind has a shelf for every (level, count): the nodes on which exactly ``count`` GPUs of
-the kind have ``level`` units free, by the CPU that their host has free. So the tightest GPU that
-fits is found on the lowest shelf, on the node with the fewest such GPUs and the least CPU, and
-nodes whose host is used up are skipped without being looked at.
+Nodes with a GPU in one state form a stock (see `orders`). A stock's nodes stand in cells by what
+their host has left, so that a choice is made among states and grades, never by going through nodes,
+and a change moves one node. Beside GPUs, nodes stand by their hosts alone, those apart whose GPUs
+are of no use any more.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from operator import itemgetter
 
-from apportion.placement.asks import CLASS_OF, AtomClass, DeviceAsk
-from apportion.placement.selectors import Attributes, Selector, shared
-from apportion.placement.state import FOREVER, NEVER, GpuState, NodeState
-
-_SELECTORS_KEPT = 256
-"""How many selectors' kinds are remembered; beyond that, all are worked out again."""
-
-Shelf = list[tuple[int, int]]
-"""(free CPU in thousandths, node id), sorted."""
+from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.hosts import Grade, Yardstick
+from apportion.placement.keys import mixed
+from apportion.placement.models import HOST_FULL, Model, Models, State
+from apportion.placement.orders import ORDERS_KEPT, Cell, Group, Need, Order, Stock
+from apportion.placement.policies import Policy
+from apportion.placement.selectors import Selector
+from apportion.placement.state import GpuState, NodeState
 
 
 @dataclass(slots=True, eq=False)
-class _Kind:
-    """Pieces that selectors on shared attributes cannot tell apart."""
+class Standing:
+    """Where a node stands: its place in the fleet's order, its host, its GPUs, its cells."""
 
-    cls: AtomClass
-    attributes: Attributes
-    shelves: dict[tuple[int, int], Shelf] = field(default_factory=dict[tuple[int, int], Shelf])
+    node: NodeState
+    place: int
+    grade: Grade
+    host: int
+    states: dict[int, State] = field(default_factory=dict[int, State])
+    counts: dict[State, int] = field(default_factory=dict[State, int])
+    cells: dict[Stock, Cell] = field(default_factory=dict[Stock, Cell])
+    alone: Cell | None = None
 
+    def pieces(self, order: Order) -> int:
+        """Return how many pieces of an order its GPUs have room for at most."""
+        units = order.need.units
+        room = 0
+        for state, count in self.counts.items():
+            if order.choice(state) is not None:
+                each = len(state.parts) if state.model.split == "mig" else state.free // units
+                room += count * each
+        return room
 
-Level = tuple[_Kind, int]
-
-
-@dataclass(slots=True, eq=False)
-class _Standing:
-    """A node's free CPU, what each GPU offers, and how many GPUs are at each level."""
-
-    vcpu: int
-    kinds: dict[int, dict[int | None, _Kind]]
-    offers: dict[int, list[Level]] = field(default_factory=dict[int, list[Level]])
-    counts: dict[Level, int] = field(default_factory=dict[Level, int])
+    def hosts(self, ask: Ask) -> bool:
+        """Tell whether the host has enough for an ask in every window."""
+        node = self.node
+        return (ask.vcpu_milli <= node.vcpu_free or not ask.vcpu_milli) and (
+            ask.memory_mib <= node.memory_free or not ask.memory_mib
+        )
 
 
 class Shelves:
-    """All GPUs of a pool that can be booked, in order of what is free."""
+    """All GPUs of a pool that can be booked, by what is free of them."""
 
-    def __init__(self) -> None:
-        self._kinds: dict[tuple[AtomClass, frozenset[tuple[str, str | int]]], _Kind] = {}
-        self._standings: dict[int, _Standing] = {}
-        self._matching: dict[tuple[AtomClass, Selector], list[_Kind]] = {}
+    def __init__(self, nodes: Iterable[NodeState] = ()) -> None:
+        self.yardstick = Yardstick(nodes)
+        self.standings: dict[int, Standing] = {}
+        self.models = Models()
+        self._places: dict[int, Standing] = {}
+        self._stocks: dict[tuple[State, int], Stock] = {}
+        self._orders: dict[tuple[Need, Policy], Order] = {}
+        self._interested: dict[Model, list[Order]] = {}
+        # Of hosts alone: those beside GPUs that can be used, and those beside none.
+        self._no_gpu = Models().of(GpuState(-1, "none", 1, {}, {}))
+        self.beside = Stock(self._no_gpu.state(0), 0)
+        self.apart = Stock(self._no_gpu.state(1), 0)
+
+    # -- what there is -----------------------------------------------------------------------------
 
     def add(self, node: NodeState) -> None:
         """Put a node on the shelves where its GPUs belong."""
-        self._matching.clear()
-        gpus = [gpu for gpu in node.gpus if gpu.bookable] if node.healthy else []
-        kinds = {gpu.id: self._kinds_of(gpu) for gpu in gpus}
-        self._standings[node.id] = _Standing(node.vcpu_free, kinds)
-        for gpu in gpus:
-            self.gpu_changed(node, gpu)
+        if not node.healthy:
+            return
+        grade = self.yardstick.grade(node.vcpu_free, node.memory_free)
+        host = min(*grade, HOST_FULL)
+        standing = Standing(node, mixed(node.id), grade, host)
+        self.standings[node.id] = self._places[standing.place] = standing
+        for gpu in node.gpus:
+            if gpu.bookable:
+                standing.states[gpu.id] = state = self.models.of(gpu).state_of(gpu)
+                standing.counts[state] = standing.counts.get(state, 0) + 1
+        self._enter(standing)
 
     def remove(self, node: NodeState) -> None:
         """Take a node off all shelves."""
-        standing = self._standings.pop(node.id)
-        for level, count in standing.counts.items():
-            _take(level, count, (standing.vcpu, node.id))
+        standing = self.standings.pop(node.id, None)
+        if standing is not None:
+            del self._places[standing.place]
+            self._leave(standing)
 
     def gpu_changed(self, node: NodeState, gpu: GpuState) -> None:
         """Move a node whose GPU has other room than before."""
-        standing = self._standings[node.id]
-        if gpu.id not in standing.kinds:
+        standing = self.standings.get(node.id)
+        before = None if standing is None else standing.states.get(gpu.id)
+        if standing is None or before is None:
             return
-        before, after = standing.offers.get(gpu.id, []), _offers(gpu, standing.kinds[gpu.id])
-        if before == after:
+        after = before.model.state_of(gpu)
+        if after is before:
             return
-        standing.offers[gpu.id] = after
-        changes = [(level, -1) for level in before] + [(level, 1) for level in after]
-        entry = (standing.vcpu, node.id)
-        for level, by in changes:
-            count = standing.counts.pop(level, 0)
-            if count:
-                _take(level, count, entry)
-            if count + by:
-                _put(level, count + by, entry)
-                standing.counts[level] = count + by
+        standing.states[gpu.id] = after
+        self._count(standing, before, -1)
+        self._count(standing, after, 1)
+        self._stand_alone(standing)
 
     def host_changed(self, node: NodeState) -> None:
-        """Move a node whose host has other CPU free than before."""
-        standing = self._standings[node.id]
-        if standing.vcpu == node.vcpu_free:
+        """Move a node whose host has other CPU or memory free than before."""
+        standing = self.standings.get(node.id)
+        if standing is None:
             return
-        for level, count in standing.counts.items():
-            _take(level, count, (standing.vcpu, node.id))
-            _put(level, count, (node.vcpu_free, node.id))
-        standing.vcpu = node.vcpu_free
+        grade = self.yardstick.grade(node.vcpu_free, node.memory_free)
+        if grade != standing.grade:
+            self._leave(standing)
+            standing.grade, standing.host = grade, min(*grade, HOST_FULL)
+            self._enter(standing)
+            return
+        for cell in standing.cells.values():
+            _widen(cell, node)
+        if standing.alone is not None:
+            _widen(standing.alone, node)
 
-    def candidates(self, device: DeviceAsk, vcpu_milli: int) -> Iterator[int]:
-        """Yield the nodes that may have room for one device ask in every window; some twice.
+    # -- choosing ----------------------------------------------------------------------------------
 
-        No other node has. Selectors on single GPUs are not looked at.
-        """
-        kinds = self._matching_kinds(device)
-        shelves = [
-            (key, shelf)
-            for kind in kinds
-            for key, shelf in kind.shelves.items()
-            if key[0] >= device.units and shelf[-1][0] >= vcpu_milli
-        ]
-        shelves.sort(key=itemgetter(0))
-        for _, shelf in shelves:
-            for _, node_id in islice(shelf, bisect_left(shelf, (vcpu_milli, -1)), None):
-                if device.count == 1 or self._pieces(node_id, kinds, device) >= device.count:
-                    yield node_id
-
-    def _pieces(self, node_id: int, kinds: list[_Kind], device: DeviceAsk) -> int:
-        """Return how many pieces a node has room for at most, by what its GPUs have free."""
-        counts = self._standings[node_id].counts.items()
-        return sum(
-            count * (level // device.units) for (kind, level), count in counts if kind in kinds
-        )
-
-    def _matching_kinds(self, device: DeviceAsk) -> list[_Kind]:
-        wanted = (device.cls, device.selector)
-        found = self._matching.get(wanted)
+    def order(self, device: DeviceAsk, pieces: int, policy: Policy) -> Order:
+        """Return the order for pieces of a device ask, kept up from now on."""
+        shared = Selector(device.selector.on_group)
+        key = (Need(device.cls, device.units, pieces, shared), policy)
+        found = self._orders.get(key)
         if found is None:
-            found = [
-                kind
-                for kind in self._kinds.values()
-                if kind.cls == device.cls and device.selector.matches_group(kind.attributes)
-            ]
-            if len(self._matching) >= _SELECTORS_KEPT:
-                self._matching.clear()
-            self._matching[wanted] = found
+            if len(self._orders) >= ORDERS_KEPT:
+                self._orders.clear()
+                self._interested.clear()
+            found = self._orders[key] = Order(*key)
+            for stock in self._stocks.values():
+                if found.takes(stock.state.model):
+                    for group in stock.groups.values():
+                        found.enter(group)
+            self._interested.clear()
         return found
 
-    def _kinds_of(self, gpu: GpuState) -> dict[int | None, _Kind]:
-        """Return the kind of a GPU (under None) and of each of its instances, by atom."""
-        return {
-            atom: self._kind(CLASS_OF[gpu.split], attributes)
-            for atom, attributes in gpu.shown.items()
-            if (atom is None) == (gpu.split != "mig")
-        }
+    def candidates(self, order: Order, ask: Ask) -> Iterator[Standing]:
+        """Yield the nodes with room for a piece of the order and the host's part; some twice."""
+        enough = self.yardstick.enough(ask.vcpu_milli, ask.memory_mib)
+        for _, groups in order.ascending():
+            for group in list(groups):
+                for cell in list(group.cells.values()):
+                    yield from self.having(cell, ask, enough)
 
-    def _kind(self, cls: AtomClass, attributes: Attributes) -> _Kind:
-        key = (cls, shared(attributes))
-        return self._kinds.setdefault(key, _Kind(cls, dict(key[1])))
+    def having(self, cell: Cell, ask: Ask, enough: Grade) -> Iterator[Standing]:
+        """Yield the nodes of a cell whose hosts have enough, in order."""
+        if cell.grade[0] >= enough[0] and cell.grade[1] >= enough[1]:
+            for place in cell.keys:
+                yield self._places[place]
+            return
+        if cell.vcpu_most < ask.vcpu_milli or cell.memory_most < ask.memory_mib:
+            return
+        vcpu_most = memory_most = 0
+        for place in cell.keys:
+            standing = self._places[place]
+            vcpu_most = max(vcpu_most, standing.node.vcpu_free)
+            memory_most = max(memory_most, standing.node.memory_free)
+            if standing.hosts(ask):
+                yield standing
+        # All were looked at: what was only a bound is known now.
+        cell.vcpu_most, cell.memory_most = vcpu_most, memory_most
+
+    def at(self, place: int) -> Standing:
+        """Return the node that stands at a place."""
+        return self._places[place]
+
+    # -- keeping the order -------------------------------------------------------------------------
+
+    def _enter(self, standing: Standing) -> None:
+        for state, count in standing.counts.items():
+            if state.free:
+                self._join(standing, self._stock(state, count if state.whole else 0))
+        self._stand_alone(standing)
+
+    def _leave(self, standing: Standing) -> None:
+        for stock in list(standing.cells):
+            self._part(standing, stock)
+        if standing.alone is not None:
+            self._vacate(standing.alone, standing.place)
+            standing.alone = None
+
+    def _count(self, standing: Standing, state: State, by: int) -> None:
+        count = standing.counts.pop(state, 0)
+        if count + by:
+            standing.counts[state] = count + by
+        if not state.free:
+            return
+        if state.whole:
+            if count:
+                self._part(standing, self._stock(state, count))
+            if count + by:
+                self._join(standing, self._stock(state, count + by))
+        elif not count:
+            self._join(standing, self._stock(state, 0))
+        elif not count + by:
+            self._part(standing, self._stock(state, 0))
+
+    def _stock(self, state: State, idle: int) -> Stock:
+        key = (state, idle)
+        found = self._stocks.get(key)
+        if found is None:
+            found = self._stocks[key] = Stock(state, idle)
+        return found
+
+    def _join(self, standing: Standing, stock: Stock) -> None:
+        standing.cells[stock] = self._occupy(standing, stock)
+
+    def _part(self, standing: Standing, stock: Stock) -> None:
+        self._vacate(standing.cells.pop(stock), standing.place)
+
+    def _stand_alone(self, standing: Standing) -> None:
+        """Put a node where its host stands alone, by whether its GPUs are of use."""
+        host = standing.host
+        useful = any(state.worths[host] for state in standing.counts)
+        stock = self.beside if useful else self.apart
+        alone = standing.alone
+        if alone is not None:
+            if alone.group.stock is stock:
+                return
+            self._vacate(alone, standing.place)
+        standing.alone = self._occupy(standing, stock)
+
+    def _occupy(self, standing: Standing, stock: Stock) -> Cell:
+        group = stock.groups.get(standing.host)
+        if group is None:
+            group = stock.groups[standing.host] = Group(stock, standing.host)
+        cell = group.cells.get(standing.grade)
+        if cell is None:
+            fresh = not group.cells
+            cell = group.cells[standing.grade] = Cell(group, standing.grade)
+            if fresh:
+                for order in self._orders_of(stock.state.model):
+                    order.enter(group)
+        cell.keys.add(standing.place)
+        _widen(cell, standing.node)
+        return cell
+
+    def _vacate(self, cell: Cell, place: int) -> None:
+        cell.keys.remove(place)
+        if cell.keys:
+            return
+        group = cell.group
+        del group.cells[cell.grade]
+        if not group.cells:
+            del group.stock.groups[group.host]
+            for order in self._orders_of(group.stock.state.model):
+                order.leave(group)
+
+    def _orders_of(self, model: Model) -> list[Order]:
+        if model is self._no_gpu:
+            return []
+        found = self._interested.get(model)
+        if found is None:
+            found = [order for order in self._orders.values() if order.takes(model)]
+            self._interested[model] = found
+        return found
 
 
-def _offers(gpu: GpuState, kinds: dict[int | None, _Kind]) -> list[Level]:
-    """Return what a GPU has free in every window: units, or atoms where one of the kind is."""
-    if not gpu.idle:
-        return []
-    if gpu.split != "mig":
-        return [(kinds[None], gpu.idle)]
-    free = dict.fromkeys(kinds[atom.id] for atom in gpu.free_atoms(NEVER, FOREVER))
-    return [(kind, gpu.idle) for kind in free]
-
-
-def _put(level: Level, count: int, entry: tuple[int, int]) -> None:
-    kind, free = level
-    insort(kind.shelves.setdefault((free, count), []), entry)
-
-
-def _take(level: Level, count: int, entry: tuple[int, int]) -> None:
-    kind, free = level
-    shelf = kind.shelves[free, count]
-    if len(shelf) == 1:
-        del kind.shelves[free, count]
-    else:
-        del shelf[bisect_left(shelf, entry)]
+def _widen(cell: Cell, node: NodeState) -> None:
+    cell.vcpu_most = max(cell.vcpu_most, node.vcpu_free)
+    cell.memory_most = max(cell.memory_most, node.memory_free)

@@ -26,7 +26,8 @@ class Held:
 class AtomState:
     """A MIG instance that can be booked: its units and the attributes that tell it apart.
 
-    Instances of one GPU are disjoint: they exist side by side.
+    Instances of one GPU may overlap where they are made on demand; only disjoint ones are held at
+    one time.
     """
 
     id: int
@@ -43,9 +44,8 @@ class GpuState:
     units, one a holder. ``group`` holds the attributes of `GROUP_KEYS`, which selectors decide
     for all such GPUs at once, and ``attributes`` those that tell GPUs apart.
 
-    ``idle`` counts what is free in every window: units, or atoms of a MIG GPU. Slots and shares are
-    judged by count (see `colouring`), atoms by which are held. ``last_start`` and ``first_end`` are
-    those of all that is held.
+    ``busy_ever`` are the units that somebody has at some time. ``last_start`` and ``first_end`` are
+    those of all that is held: while the one is before the other, all of it runs together.
     """
 
     id: int
@@ -58,26 +58,45 @@ class GpuState:
     atoms: tuple[AtomState, ...] = ()
     bookable: bool = True
     held: dict[HeldKey, Held] = field(default_factory=dict[HeldKey, Held])
-    capacity: int = field(init=False)
-    seats: int = field(init=False)
-    shown: dict[int | None, Attributes] = field(init=False)
-    idle: int = field(init=False, default=0)
-    _units: Skyline = field(init=False, default_factory=Skyline)
-    _holders: Skyline = field(init=False, default_factory=Skyline)
+    busy_ever: int = field(init=False, default=0)
     last_start: int = field(init=False, default=NEVER)
     first_end: int = field(init=False, default=FOREVER)
+    _units: Skyline | None = field(init=False, default=None)
+    _holders: Skyline | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        """Derive the masks, what selectors see, and what is free."""
-        self.capacity = span(0, self.ruler)
-        self.seats = span(self.ruler, SEATS) if self.split == "shares" else 0
-        self.shown = {None: {**self.group, **self.attributes}}
-        for atom in self.atoms:
-            own = {**atom.attributes, "migProfile": atom.profile}
-            self.shown[atom.id] = {**self.shown[None], **own}
-        self._measure()
-        for held in self.held.values():
-            self._add(held, 1)
+        """Take up what is held."""
+        self._gather()
+
+    @property
+    def capacity(self) -> int:
+        """The mask that slots or shares are taken from."""
+        return span(0, self.ruler)
+
+    @property
+    def seats(self) -> int:
+        """The mask of the seats of a freely shared GPU; 0 for any other."""
+        return span(self.ruler, SEATS) if self.split == "shares" else 0
+
+    @property
+    def idle(self) -> int:
+        """What is free in every window: units by count, or atoms of a MIG GPU."""
+        if not self.held:
+            return len(self.atoms) if self.split == "mig" else self.ruler
+        if self.split == "mig":
+            return sum(1 for atom in self.atoms if not atom.units & self.busy_ever)
+        if self.last_start < self.first_end:
+            units = self.ruler - (self.busy_ever & self.capacity).bit_count()
+            full = self.seats and (self.busy_ever & self.seats).bit_count() >= SEATS
+            return 0 if full else max(0, units)
+        units, holders = self._counted()
+        return 0 if self.seats and holders.top >= SEATS else max(0, self.ruler - units.top)
+
+    def shown_of(self, atom: AtomState | None) -> Attributes:
+        """Return what selectors see of the GPU, or of an atom of it."""
+        if atom is None:
+            return {**self.group, **self.attributes}
+        return {**self.group, **self.attributes, **atom.attributes, "migProfile": atom.profile}
 
     def busy(self, start: int, end: int) -> int:
         """Return the units that somebody has at some instant of the window."""
@@ -95,11 +114,14 @@ class GpuState:
         """
         if self.last_start <= start < self.first_end:
             # All that is held runs at the first instant: what is free then is free whenever.
-            return self.idle, SEATS - self._holders.top if self.seats else self.idle
-        units = max(0, self.ruler - self._units.peak(start, end))
+            units = max(0, self.ruler - (self.busy_ever & self.capacity).bit_count())
+            seats = self.seats
+            return units, SEATS - (self.busy_ever & seats).bit_count() if seats else units
+        used, holders = self._counted()
+        units = max(0, self.ruler - used.peak(start, end))
         if not self.seats:
             return units, units
-        return units, max(0, SEATS - self._holders.peak(start, end))
+        return units, max(0, SEATS - holders.peak(start, end))
 
     def free_atoms(self, start: int, end: int) -> list[AtomState]:
         """Return the atoms that nobody has at any instant of the window."""
@@ -110,33 +132,44 @@ class GpuState:
         """Hold, or hold otherwise than before."""
         self.drop(key)
         self.held[key] = held
-        self._add(held, 1)
+        self.busy_ever |= held.units
+        self.last_start = max(self.last_start, held.start)
+        self.first_end = min(self.first_end, held.end)
+        self._count(held, 1)
 
     def drop(self, key: HeldKey) -> None:
         """Let go; holding nothing is fine."""
         held = self.held.pop(key, None)
         if held is not None:
-            self._add(held, -1)
-            self.last_start = max((each.start for each in self.held.values()), default=NEVER)
-            self.first_end = min((each.end for each in self.held.values()), default=FOREVER)
+            self._count(held, -1)
+            self._gather()
 
-    def _add(self, held: Held, sign: int) -> None:
+    def _gather(self) -> None:
+        self.busy_ever, self.last_start, self.first_end = 0, NEVER, FOREVER
+        for held in self.held.values():
+            self.busy_ever |= held.units
+            self.last_start = max(self.last_start, held.start)
+            self.first_end = min(self.first_end, held.end)
+
+    def _counted(self) -> tuple[Skyline, Skyline]:
+        """Return how many units and seats are held when; kept from the first time it is asked.
+
+        Most GPUs are never asked: all that is held of them runs together.
+        """
+        if self._units is None or self._holders is None:
+            self._units, self._holders = Skyline(), Skyline()
+            for held in self.held.values():
+                self._count(held, 1)
+        return self._units, self._holders
+
+    def _count(self, held: Held, sign: int) -> None:
+        if self._units is None or self._holders is None:
+            return
         units = (held.units & self.capacity).bit_count()
         self._units.add(held.start, held.end, sign * units)
         if self.seats:
             holders = (held.units & self.seats).bit_count()
             self._holders.add(held.start, held.end, sign * holders)
-        self.last_start = max(self.last_start, held.start)
-        self.first_end = min(self.first_end, held.end)
-        self._measure()
-
-    def _measure(self) -> None:
-        if self.split == "mig":
-            self.idle = len(self.free_atoms(NEVER, FOREVER))
-        elif self.seats and self._holders.top >= SEATS:
-            self.idle = 0
-        else:
-            self.idle = max(0, self.ruler - self._units.top)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,8 @@ def ask(*devices, vcpu=0, memory=0):
     return Ask(devices, vcpu, memory)
 
 
-def place(index, *devices, at=(0, HOURS), now=0, vcpu=0, memory=0):
-    return index.place(ask(*devices, vcpu=vcpu, memory=memory), *at, now)
+def place(index, *devices, at=(0, HOURS), now=0, vcpu=0, memory=0, policy="fragmentation"):
+    return index.place(ask(*devices, vcpu=vcpu, memory=memory), *at, now, policy)
 
 
 def pool(*nodes):

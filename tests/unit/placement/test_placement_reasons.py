@@ -152,7 +152,7 @@ def test_each_search_that_was_cut_short_leaves_the_next_node_half_the_tries(
 
     monkeypatch.setattr("apportion.placement.index.place_on", cut_short)
     index = pool(*(node(at, gpu(at)) for at in range(9)))
-    assert place(index, slots(1)).code == "search_exhausted"
+    assert place(index, slots(1), slots(1)).code == "search_exhausted"
     assert given == [20_000, 10_000, 5000, 2500, 1250, 625, 312, 200, 200]
 
 

@@ -1,0 +1,130 @@
+"""The best place in every window for one request: among states and grades, by a policy's tiers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from apportion.placement.asks import Ask
+from apportion.placement.models import State
+from apportion.placement.orders import Cell, Group, Order, Stock
+from apportion.placement.shelves import Shelves, Standing
+
+_LOOKS: Final = 2
+"""How many nodes of one cell are weighed one by one where the level of their host would change."""
+
+Rank = tuple[int, int]
+"""(tier, place in the fleet's order): the lowest wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where there is room: the node, and the state of the GPU to take a piece of."""
+
+    standing: Standing
+    state: State
+
+
+def best(shelves: Shelves, order: Order, ask: Ask) -> Place | None:
+    """Return the best place for the pieces of an order; None where no node has room."""
+    if not order.mask:
+        return None
+    if ask.vcpu_milli or ask.memory_mib:
+        return _Search(shelves, ask, order).run()
+    groups = order.tiers[(order.mask & -order.mask).bit_length() - 1]
+    group = min(groups, key=_first) if len(groups) > 1 else next(iter(groups))
+    return Place(shelves.at(group.first), group.stock.state)
+
+
+def best_host(shelves: Shelves, ask: Ask) -> Standing | None:
+    """Return the node whose host resources alone cost its GPUs the least."""
+    for stock in (shelves.apart, shelves.beside):
+        found = _Search(shelves, ask, None).among(stock)
+        if found is not None:
+            return found
+    return None
+
+
+class _Search:
+    """Finds the best place for an ask with host resources.
+
+    A group's tier is the least that any of its nodes can have: it is what the GPU itself loses.
+    Where the host's level stays full, it is exact. Elsewhere the node's other GPUs may lose too,
+    so a few nodes of each such cell are weighed one by one, until no tier left can be lower.
+    """
+
+    def __init__(self, shelves: Shelves, ask: Ask, order: Order | None) -> None:
+        yardstick = shelves.yardstick
+        self.shelves = shelves
+        self.ask = ask
+        self.order = order
+        self.weighs = order is None or order.policy.weighs_hosts
+        self.enough = yardstick.enough(ask.vcpu_milli, ask.memory_mib)
+        self.full = self.enough
+        if self.weighs:
+            self.full = yardstick.enough(
+                ask.vcpu_milli + yardstick.vcpu_milli, ask.memory_mib + yardstick.memory_mib
+            )
+        self.rank: Rank | None = None
+        self.state: State | None = None
+
+    def run(self) -> Place | None:
+        """Return the best place of an order; None where there is none."""
+        assert self.order is not None  # noqa: S101 - `among` is for those without
+        for tier, groups in self.order.ascending():
+            if self.rank is not None and tier > self.rank[0]:
+                break
+            for group in groups:
+                self._look(tier, group.stock.state, group.cells.values())
+        if self.rank is None or self.state is None:
+            return None
+        return Place(self.shelves.at(self.rank[1]), self.state)
+
+    def among(self, stock: Stock) -> Standing | None:
+        """Return the best node of a stock for the host's part alone."""
+        for group in stock.groups.values():
+            self._look(0, stock.state, group.cells.values())
+        return None if self.rank is None else self.shelves.at(self.rank[1])
+
+    def _look(self, tier: int, state: State, cells: Iterable[Cell]) -> None:
+        for cell in cells:
+            rank = (tier, cell.keys.first)
+            if self.rank is not None and rank >= self.rank:
+                continue
+            if cell.grade[0] >= self.full[0] and cell.grade[1] >= self.full[1]:
+                self.rank, self.state = rank, state
+            else:
+                self._weigh(tier, state, cell)
+
+    def _weigh(self, tier: int, state: State, cell: Cell) -> None:
+        looks = _LOOKS if self.weighs else 1
+        for standing in self.shelves.having(cell, self.ask, self.enough):
+            exact = self._tier(tier, standing, state) if self.weighs else tier
+            rank = (exact, standing.place)
+            if self.rank is None or rank < self.rank:
+                self.rank, self.state = rank, state
+            looks -= 1
+            if not looks:
+                return
+
+    def _tier(self, tier: int, standing: Standing, state: State) -> int:
+        """Rank a node with all that its GPUs lose when its host has less left."""
+        node, host = standing.node, standing.host
+        level = self.shelves.yardstick.level(
+            node.vcpu_free - self.ask.vcpu_milli, node.memory_free - self.ask.memory_mib
+        )
+        if level == host:
+            return tier
+        loss = 0
+        for each, count in standing.counts.items():
+            loss += count * (each.worths[host] - each.worths[level])
+        if self.order is None:
+            return loss
+        choice = self.order.choice(state)
+        if choice is not None:
+            pieces = self.order.need.pieces
+            loss += pieces * (state.worths[level] - choice.after.worths[level])
+        return self.order.policy.grains(state, loss)
+
+
+def _first(group: Group) -> int:
+    return group.first

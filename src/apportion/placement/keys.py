@@ -1,0 +1,96 @@
+"""Whole numbers in order, in blocks: adding one costs the same however many there are."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+_BLOCK: Final = 512
+
+
+class Keys:
+    """A sorted set of whole numbers; one that is added is not in it, one that is removed is."""
+
+    __slots__ = ("_blocks", "_lasts")
+
+    def __init__(self) -> None:
+        self._blocks: list[list[int]] = []
+        self._lasts: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def __iter__(self) -> Iterator[int]:
+        for block in self._blocks:
+            yield from block
+
+    @property
+    def first(self) -> int:
+        """The least of them; there has to be one."""
+        return self._blocks[0][0]
+
+    def add(self, key: int) -> None:
+        """Take one in."""
+        if not self._blocks:
+            self._blocks.append([key])
+            self._lasts.append(key)
+            return
+        at = min(bisect_left(self._lasts, key), len(self._lasts) - 1)
+        block = self._blocks[at]
+        insort(block, key)
+        if len(block) > _BLOCK:
+            half = len(block) // 2
+            self._blocks.insert(at + 1, block[half:])
+            self._lasts.insert(at + 1, block[-1])
+            del block[half:]
+        self._lasts[at] = block[-1]
+
+    def remove(self, key: int) -> None:
+        """Take one out."""
+        at = bisect_left(self._lasts, key)
+        block = self._blocks[at]
+        del block[bisect_left(block, key)]
+        if block:
+            self._lasts[at] = block[-1]
+        else:
+            del self._blocks[at], self._lasts[at]
+
+    def below(self, key: int) -> Iterator[int]:
+        """Yield those that are smaller than ``key``."""
+        at = bisect_left(self._lasts, key)
+        for block in islice(self._blocks, at):
+            yield from block
+        if at < len(self._blocks):
+            block = self._blocks[at]
+            yield from islice(block, bisect_left(block, key))
+
+    def rank(self, key: int) -> int:
+        """Count those that are smaller than ``key``."""
+        at = bisect_left(self._lasts, key)
+        before = sum(map(len, islice(self._blocks, at)))
+        return before + (bisect_left(self._blocks[at], key) if at < len(self._blocks) else 0)
+
+    def since(self, key: int) -> Iterator[int]:
+        """Yield those from ``key`` on."""
+        at = bisect_left(self._lasts, key)
+        if at == len(self._blocks):
+            return
+        block = self._blocks[at]
+        yield from islice(block, bisect_left(block, key), None)
+        for following in islice(self._blocks, at + 1, None):
+            yield from following
+
+
+def mixed(number: int) -> int:
+    """Return a number's place in an order that has nothing to do with the numbers themselves.
+
+    A different number gets a different place (each step can be undone), so that nodes are gone
+    through in one fixed order that no way of numbering them can make a bad one.
+    """
+    number &= _WORD
+    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 & _WORD
+    number = (number ^ (number >> 27)) * 0x94D049BB133111EB & _WORD
+    return number ^ (number >> 31)
+
+
+_WORD: Final = 2**64 - 1

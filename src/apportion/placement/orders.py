@@ -1,0 +1,174 @@
+"""For one kind of request, what there is to choose from, best first, kept up as it changes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from apportion.placement.asks import AtomClass
+from apportion.placement.hosts import Grade
+from apportion.placement.keys import Keys
+from apportion.placement.models import Model, State
+from apportion.placement.policies import Policy
+from apportion.placement.selectors import Selector
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """Nodes of one stock and grade, by their places in the fleet's order.
+
+    ``vcpu_most`` and ``memory_most`` are at least what any of the nodes has free.
+    """
+
+    group: "Group"
+    grade: Grade
+    keys: Keys = field(default_factory=Keys)
+    vcpu_most: int = 0
+    memory_most: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The cells of one stock whose hosts have one level: alike in all that a policy looks at."""
+
+    stock: "Stock"
+    host: int
+    cells: dict[Grade, Cell] = field(default_factory=dict[Grade, Cell])
+
+    @property
+    def first(self) -> int:
+        """The first place of any of its nodes; there has to be one."""
+        cells = iter(self.cells.values())
+        least = next(cells).keys.first
+        for cell in cells:
+            least = min(least, cell.keys.first)
+        return least
+
+
+@dataclass(slots=True, eq=False)
+class Stock:
+    """Nodes with a GPU in one state; where the state is a wholly free one, with ``idle`` such."""
+
+    state: State
+    idle: int
+    groups: dict[int, Group] = field(default_factory=dict[int, Group])
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a policy ranks places for: pieces of one size on one node, each on a GPU of its own.
+
+    More than one piece only where each takes a whole GPU.
+    """
+
+    cls: AtomClass
+    units: int
+    pieces: int
+    selector: Selector
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What becomes of a GPU in some state, and which of its instances is taken."""
+
+    after: State
+    part: int | None
+
+
+class Order:
+    """All groups that can serve a need, by tier."""
+
+    def __init__(self, need: Need, policy: Policy) -> None:
+        self.need = need
+        self.policy = policy
+        self.tiers: dict[int, dict[Group, None]] = {}
+        self.mask = 0
+        """Bit ``t`` is set where there is a group of tier ``t``."""
+        self.parts_gpus = False
+        """Whether a piece may leave room for another one on its GPU."""
+        self._choices: dict[State, Choice | None] = {}
+        self._parts: dict[Model, tuple[int, ...]] = {}
+        self._tier: dict[tuple[State, int, int], int] = {}
+
+    def takes(self, model: Model) -> bool:
+        """Tell whether GPUs of a model can ever serve the need."""
+        if model.cls != self.need.cls:
+            return False
+        takes = bool(self._parts_of(model)) if model.split == "mig" else self._matches(model)
+        self.parts_gpus |= takes and (model.split == "mig" or self.need.units < model.ruler)
+        return takes
+
+    def enter(self, group: Group) -> None:
+        """Take in a group that has a node now."""
+        tier = self._tier_of(group)
+        if tier >= 0:
+            self.tiers.setdefault(tier, {})[group] = None
+            self.mask |= 1 << tier
+
+    def leave(self, group: Group) -> None:
+        """Take out a group that has no node any more."""
+        tier = self._tier_of(group)
+        if tier >= 0:
+            groups = self.tiers[tier]
+            del groups[group]
+            if not groups:
+                del self.tiers[tier]
+                self.mask ^= 1 << tier
+
+    def ascending(self) -> Iterator[tuple[int, dict[Group, None]]]:
+        """Yield the tiers that have groups, lowest first."""
+        mask = self.mask
+        while mask:
+            tier = (mask & -mask).bit_length() - 1
+            mask ^= 1 << tier
+            yield tier, self.tiers[tier]
+
+    def choice(self, state: State) -> Choice | None:
+        """Return what a piece would take of a GPU in this state; None where it has no room."""
+        if state in self._choices:
+            return self._choices[state]
+        found = self._choices[state] = self._chosen(state)
+        return found
+
+    def _chosen(self, state: State) -> Choice | None:
+        model = state.model
+        if model.split != "mig":
+            fits = state.free >= self.need.units
+            return Choice(state.taken(self.need.units, None), None) if fits else None
+        fitting = set(self._parts_of(model))
+        options = [Choice(state.taken(0, at), at) for at in state.parts if at in fitting]
+        return min(options, key=lambda c: self._part_rank(state, c), default=None)
+
+    def _part_rank(self, state: State, choice: Choice) -> tuple[int, int]:
+        assert choice.part is not None  # noqa: S101 - of MIG there is a part
+        return self.policy.part_rank(state, choice.after, choice.part)
+
+    def _tier_of(self, group: Group) -> int:
+        """Return a group's tier; -1 where it cannot serve the need."""
+        state, idle = group.stock.state, group.stock.idle
+        known = (state, idle, group.host)
+        tier = self._tier.get(known)
+        if tier is None:
+            tier = self._tier[known] = self._ranked(state, idle, group.host)
+        return tier
+
+    def _ranked(self, state: State, idle: int, host: int) -> int:
+        choice = self.choice(state)
+        pieces = self.need.pieces
+        if choice is None or (pieces > 1 and (idle < pieces or choice.after.free)):
+            return -1
+        return self.policy.tier(state, choice.after, pieces, host, idle)
+
+    def _matches(self, model: Model) -> bool:
+        return self.need.selector.matches_group(model.attributes)
+
+    def _parts_of(self, model: Model) -> tuple[int, ...]:
+        found = self._parts.get(model)
+        if found is None:
+            matches = self.need.selector.matches_group
+            found = tuple(at for at, each in enumerate(model.parts) if matches(each.attributes))
+            self._parts[model] = found
+        return found
+
+
+ORDERS_KEPT: Final = 128
+"""For how many different needs the order is kept up."""
