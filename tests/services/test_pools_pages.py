@@ -143,16 +143,26 @@ async def test_one_pool_among_many_is_found_by_its_index(big, crowd):
 
 
 async def test_a_page_of_quotas_costs_the_same_wherever_it_begins(big, crowd):
-    acme, _ = crowd
+    acme, lab = crowd
     names = ("pool_id", "tenant_id", "resource")
-    for caller, last in ((big.caller, "pool_009900"), (acme, "pool_008900")):
-        start = {"caller": caller.tenant_id, "limit": 50, **dict.fromkeys(names)}
+    for caller, last in (
+        (big.caller, "pool_009900"),
+        (acme, "pool_008900"),
+        (lab, "pool_008900"),
+    ):
+        start = {
+            "caller": caller.tenant_id,
+            "lineage": list(caller.lineage),
+            "limit": 50,
+            **dict.fromkeys(names),
+        }
         at = ("after_pool", "after_tenant", "after_resource")
         first = await plan(big, "list_quotas", **start, **dict.fromkeys(at, ""))
         deep = await plan(
             big, "list_quotas", **start, **dict(zip(at, (last, "root", "gpu"), strict=True))
         )
-        assert first["scans"] | deep["scans"] == set()
+        # 520 offers are a few blocks, and read as a whole.
+        assert first["scans"] | deep["scans"] <= ({"offers"} if caller is lab else set())
         assert deep["blocks"] < 2 * first["blocks"] < 3000
 
 

@@ -210,10 +210,12 @@ async def test_quotas_are_listed_to_their_tenant_and_to_the_pools_owner(world, p
     own = [(pool.id, "root", name) for name in ("gpu", "gpuEquivalents")]
     assert await listed(world, world.caller) == theirs + own
     assert await listed(world, acme) == theirs
-    assert await listed(world, lab) == []
+    assert await listed(world, lab) == theirs
     assert await listed(world, world.caller, tenant_id="acme", resource="gpu") == theirs[:1]
     assert await listed(world, acme, tenant_id="root") == []
     assert await listed(world, world.caller, pool_id="pool_none") == []
+    await offer(world, pool, acme, include_descendants=False)
+    assert await listed(world, lab) == []
 
 
 async def test_quotas_are_paged_by_pool_tenant_and_resource(world, pool, acme):

@@ -283,7 +283,8 @@ ON CONFLICT (pool_id, tenant_id) DO UPDATE SET
 DELETE FROM offers WHERE pool_id = %(pool_id)s AND tenant_id = ANY (%(tenant_ids)s);
 
 -- name: list_quotas
--- A tenant's own, and those of others on its pools; each way gives one page at most.
+-- A tenant's own, those of others on its pools, and those above it that serve it; each way gives one
+-- page at most.
 SELECT tenant_id, pool_id, resource, max::text AS max, used::text AS used
 FROM (
     (
@@ -314,6 +315,28 @@ FROM (
             AND (%(resource)s::text IS NULL OR resource = %(resource)s)
         ORDER BY pools.id, quotas.tenant_id, resource
         LIMIT %(limit)s
+    )
+    UNION ALL
+    (
+        SELECT serving.*
+        FROM unnest(%(lineage)s::text[]) AS above
+        CROSS JOIN LATERAL (
+            SELECT quotas.*
+            FROM offers
+            JOIN quotas ON (quotas.tenant_id, quotas.pool_id) = (offers.tenant_id, offers.pool_id)
+            WHERE offers.tenant_id = above
+                AND offers.include_descendants
+                AND offers.owner_tenant_id <> %(caller)s
+                AND offers.pool_id >= %(after_pool)s
+                AND (quotas.pool_id, quotas.tenant_id, resource)
+                    > (%(after_pool)s, %(after_tenant)s, %(after_resource)s)
+                AND (%(pool_id)s::text IS NULL OR quotas.pool_id = %(pool_id)s)
+                AND (%(tenant_id)s::text IS NULL OR quotas.tenant_id = %(tenant_id)s)
+                AND (%(resource)s::text IS NULL OR resource = %(resource)s)
+            ORDER BY offers.pool_id, resource
+            LIMIT %(limit)s
+        ) AS serving
+        WHERE above <> %(caller)s
     )
 ) AS visible
 ORDER BY pool_id, tenant_id, resource

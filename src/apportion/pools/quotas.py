@@ -59,9 +59,13 @@ async def list_quotas(
     tenant_id: str | None = None,
     resource: str | None = None,
 ) -> list[QuotaView]:
-    """Return the caller's quotas and all quotas on its pools, by pool, tenant and resource."""
+    """Return quotas by pool, tenant and resource.
+
+    They are the caller's own, all on its pools, and those of tenants above it that serve it.
+    """
     parameters = {
         "caller": caller.tenant_id,
+        "lineage": list(caller.lineage),
         "after_pool": after[0],
         "after_tenant": after[1],
         "after_resource": after[2],
