@@ -4,12 +4,13 @@ import asyncio
 from dataclasses import dataclass, field
 
 import pytest
-from pools_acting import archive, limits, offer, unoffer
+from pools_acting import archive, limits, offer, unoffer, update
 from services_world import world_on
 
 from apportion.authority.service import Caller
 from apportion.errors import ApportionError, NotFoundError
-from apportion.pools.service import close_gates_of, hold_records
+from apportion.pools.service import close_gates_of, hold_records, read_quotas
+from apportion.reservations import placer
 from apportion.reservations.service import Reservations
 from apportion.store.connections import open_pool, transaction
 from apportion.tenants.service import delete_tenant
@@ -139,6 +140,45 @@ async def test_a_deleted_tenant_has_nothing_that_runs_whoever_was_faster(world):
     await world.tick(seconds=1)
     assert await world.rows("SELECT FROM reservations WHERE state = 'pending'") == []
     assert (await limits(world, acme, pool))["gpu"] == ("1000", "0")
+
+
+@pytest.mark.parametrize("change", ["archive", "unoffer", "offer", "update", "delete"])
+async def test_whatever_changes_who_may_use_a_pool_waits_for_who_is_being_placed(
+    world, monkeypatch, change
+):
+    """Stopped between looking who may and writing, which is where it would go wrong."""
+    pool, acme = await crowded(world)
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly(*quotas_of):
+        inside.set()
+        await go_on.wait()
+        return await read_quotas(*quotas_of)
+
+    async def change_it():
+        match change:
+            case "archive":
+                await archive(world, pool)
+            case "unoffer":
+                await unoffer(world, pool, acme)
+            case "offer":
+                await offer(world, pool, acme, {"gpu": 1})
+            case "update":
+                await update(world, pool, 1, policy={"maxPending": "1h"})
+            case _:
+                await delete_tenant(world.runtime, world.caller, acme.tenant_id)
+
+    monkeypatch.setattr(placer, "read_quotas", slowly)
+    placing = asyncio.create_task(world.reservations.create(acme, ask(pool.id, device())))
+    await inside.wait()
+    changing = asyncio.create_task(change_it())
+    done, _ = await asyncio.wait([changing, placing], timeout=0.4)
+    assert not done
+    go_on.set()
+    await changing
+    made = await placing
+    view = await world.reservations.get(acme, made.id)
+    assert view.state == ("ended" if change == "delete" else "active")
 
 
 async def test_an_archive_of_a_busy_pool_is_not_put_off_for_ever(world):
