@@ -162,7 +162,7 @@ async def test_a_page_of_quotas_costs_the_same_wherever_it_begins(big, crowd):
             big, "list_quotas", **start, **dict(zip(at, (last, "root", "gpu"), strict=True))
         )
         # 520 offers are a few blocks, and read as a whole.
-        assert first["scans"] | deep["scans"] <= ({"offers"} if caller is lab else set())
+        assert first["scans"] | deep["scans"] <= {"offers"}
         assert deep["blocks"] < 2 * first["blocks"] < 3000
 
 
