@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from apportion.placement.asks import Ask
@@ -11,6 +12,12 @@ from apportion.placement.shelves import Shelves, Standing
 
 _LOOKS: Final = 2
 """How many nodes of one cell are weighed one by one where the level of their host would change."""
+
+_GROUPS: Final = 4
+"""How many groups of one tier are compared by their order, where a policy does not need the first.
+
+They rank alike, and a fleet of many kinds of GPUs has many.
+"""
 
 Rank = tuple[int, int]
 """(tier, place in the fleet's order): the lowest wins."""
@@ -31,7 +38,10 @@ def best(shelves: Shelves, order: Order, ask: Ask) -> Place | None:
     if ask.vcpu_milli or ask.memory_mib:
         return _Search(shelves, ask, order).run()
     groups = order.tiers[(order.mask & -order.mask).bit_length() - 1]
-    group = min(groups, key=_first) if len(groups) > 1 else next(iter(groups))
+    if len(groups) == 1:
+        group = next(iter(groups))
+    else:
+        group = min(groups if order.policy.in_order else islice(groups, _GROUPS), key=_first)
     return Place(shelves.at(group.first), group.stock.state)
 
 
@@ -115,7 +125,7 @@ class _Search:
         if level == host:
             return tier
         loss = 0
-        for each, count in standing.counts.items():
+        for each, (count, _) in standing.stands.items():
             loss += count * (each.worths[host] - each.worths[level])
         if self.order is None:
             return loss
@@ -127,4 +137,6 @@ class _Search:
 
 
 def _first(group: Group) -> int:
+    if len(group.cells) == 1:
+        return next(iter(group.cells.values())).keys.first
     return group.first

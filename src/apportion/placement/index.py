@@ -156,13 +156,15 @@ class PoolIndex:
 
         What is chosen is not held: the caller books it, here and in the database.
         """
-        self.advance(now)
+        if self._endings.first <= now:
+            self.advance(now)
         if self._refused_at != self.freed:
             self._refusals.clear()
             self._refused_at = self.freed
-        refusal = self._refusals.get((ask, start, end))
-        if refusal is not None:
-            return refusal
+        if self._refusals:
+            refusal = self._refusals.get((ask, start, end))
+            if refusal is not None:
+                return refusal
         window = (start, end, now)
         offer = self._alike(ask, window, POLICIES[policy])
         if isinstance(offer, Offer):
@@ -202,11 +204,12 @@ class PoolIndex:
             # A GPU of the node that is free just then is better than one that is free for ever.
             found = place_on(place.standing.node, ask, *window, steps=STEPS_MAX)
             return True if found is None else found
-        states = place.standing.states
-        gpus = [gpu for gpu in place.standing.node.gpus if states.get(gpu.id) is place.state]
-        choice = order.choice(place.state)
+        state, node = place.state, place.standing.node
+        choice = order.choice(state)
         part = None if choice is None else choice.part
-        offer = offer_of(place.standing.node, device, gpus[: device.count], part, window)
+        gpus = place.standing.gpus(state, device.count)
+        free = state.free if part is None else len(state.parts)
+        offer = offer_of(node, device, gpus, part, free=free, window=window)
         return True if offer is None else offer
 
     def _candidates(

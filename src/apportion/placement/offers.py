@@ -1,13 +1,12 @@
 """What the search answers when it finds room."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 HeldKey = tuple[str, int]
 """Who holds, and which of its pieces: (reservation or partition id, piece number)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Units of one GPU for one device request; ``atom`` where the piece is a whole atom."""
 
     device: int
@@ -17,8 +16,7 @@ class Piece:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A booking that has not begun gets other units of its GPU, so that the new one fits."""
 
     gpu: int
@@ -26,8 +24,7 @@ class Move:
     units: int
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """Room on one node: pieces, and the moves that make it.
 
     ``leftover`` is how many units of the touched GPUs stay free: the smaller, the tighter the fit.

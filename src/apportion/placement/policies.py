@@ -26,9 +26,14 @@ _IDLE_MOST: Final = 63
 
 
 class Policy:
-    """Ranks places; ``weighs_hosts`` says that what a host has left after changes the rank."""
+    """Ranks places.
+
+    ``weighs_hosts`` says that what a host has left after changes the rank, ``in_order`` that of
+    equal places it has to be the very first.
+    """
 
     weighs_hosts: ClassVar[bool] = False
+    in_order: ClassVar[bool] = False
 
     def tier(self, before: State, after: State, pieces: int, host: int, idle: int) -> int:
         """Rank taking ``pieces`` GPUs from one state to another, of a node with ``idle`` such."""
@@ -46,6 +51,8 @@ class Policy:
 
 class First(Policy):
     """The first place in the fleet's order."""
+
+    in_order = True
 
     def tier(self, before: State, after: State, pieces: int, host: int, idle: int) -> int:
         """Rank all alike."""

@@ -56,9 +56,11 @@ def offer_of(
     device: DeviceAsk,
     gpus: Sequence[GpuState],
     part: int | None,
+    *,
+    free: int,
     window: tuple[int, int, int],
 ) -> Offer | None:
-    """Take one piece of each of these GPUs, which have room in every window.
+    """Take one piece of each of these GPUs, which have room for ``free`` in every window.
 
     None comes back where a picture that lags behind the truth holds more than there is.
     """
@@ -69,7 +71,7 @@ def offer_of(
         if part is not None:
             atom = gpu.atoms[part]
             pieces.append(Piece(0, gpu.id, atom.units, atom.id, gpu.generation))
-            left += gpu.idle - 1
+            left += free - 1
         elif gpu.split == "none":
             pieces.append(Piece(0, gpu.id, -1, gpu.atom, gpu.generation))
         else:
@@ -78,7 +80,7 @@ def offer_of(
                 return None
             pieces.append(Piece(0, gpu.id, dealt.units[0], None, gpu.generation))
             moves.extend(Move(gpu.id, key, units) for key, units in dealt.moved)
-            left += gpu.idle - device.units
+            left += free - device.units
     return Offer(node.id, tuple(pieces), tuple(moves), left)
 
 

@@ -86,13 +86,19 @@ class Selector:
     expressions: tuple[Expression, ...] = ()
     on_group: tuple[Expression, ...] = field(init=False, compare=False, repr=False)
     on_atom: tuple[Expression, ...] = field(init=False, compare=False, repr=False)
+    _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Part the expressions once, so that matching need not."""
+        """Part the expressions once, so that matching need not; asks are looked up by them."""
         shared = tuple(e for e in self.expressions if e.key in GROUP_KEYS)
         apart = tuple(e for e in self.expressions if e.key not in GROUP_KEYS)
         object.__setattr__(self, "on_group", shared)
         object.__setattr__(self, "on_atom", apart)
+        object.__setattr__(self, "_hash", hash(self.expressions))
+
+    def __hash__(self) -> int:
+        """Return what was worked out once."""
+        return self._hash
 
     def matches(self, attributes: Attributes) -> bool:
         """Tell whether every expression holds."""

@@ -5,31 +5,35 @@ could ever serve an ask is the same for all. How many of them lack CPU or memory
 sorted lists.
 """
 
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
-from fractions import Fraction
-from itertools import islice
+from typing import Final
 
 from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.keys import Keys
 from apportion.placement.reasons import why_never, why_not
 from apportion.placement.selectors import shared
 from apportion.placement.state import GpuState, NodeState
 from apportion.placement.verdicts import Verdict, verdict
 
-_ASKS_KEPT = 256
+_ASKS_KEPT: Final = 256
 """For how many device asks the answer of each shape is remembered."""
+
+
+_ID: Final = 64
+"""Bits that a node's id takes in a key; what it has free stands above them."""
+_ID_MASK: Final = 2**_ID - 1
 
 
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """Nodes built alike; ``vcpu`` and ``memory`` are what is free, with the node's id, sorted."""
+    """Nodes built alike, in the order of the CPU and of the memory that they have free."""
 
     nodes: dict[int, NodeState] = field(default_factory=dict[int, NodeState])
     noted: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    vcpu: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    memory: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    vcpu: Keys = field(default_factory=Keys)
+    memory: Keys = field(default_factory=Keys)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
 
     def note(self, node: NodeState) -> None:
@@ -40,22 +44,15 @@ class _Shape:
             return
         if noted is not None:
             self.unnote(node.id)
-        insort(self.vcpu, (free[0], node.id))
-        insort(self.memory, (free[1], node.id))
+        self.vcpu.add(free[0] << _ID | node.id)
+        self.memory.add(free[1] << _ID | node.id)
         self.noted[node.id] = free
 
     def unnote(self, node_id: int) -> None:
-        """Take a node off the sorted lists."""
+        """Take a node out of the order."""
         vcpu, memory = self.noted.pop(node_id)
-        del self.vcpu[bisect_left(self.vcpu, (vcpu, node_id))]
-        del self.memory[bisect_left(self.memory, (memory, node_id))]
-
-    def roomy(self, ask: Ask) -> Iterator[NodeState]:
-        """Yield the nodes whose hosts have enough in every window, the tightest CPU first."""
-        at = bisect_left(self.vcpu, (ask.vcpu_milli, -1))
-        for _, node_id in islice(self.vcpu, at, None):
-            if self.nodes[node_id].memory_free >= ask.memory_mib:
-                yield self.nodes[node_id]
+        self.vcpu.remove(vcpu << _ID | node_id)
+        self.memory.remove(memory << _ID | node_id)
 
     def larger(self, ask: Ask) -> int:
         """Count the nodes that are too small for the ask even when nothing is held."""
@@ -67,16 +64,14 @@ class _Shape:
 
     def short(self, ask: Ask) -> int:
         """Count the nodes that lack CPU or memory, if everything held were held at once."""
-        without_vcpu = bisect_left(self.vcpu, (ask.vcpu_milli, -1))
-        without_memory = self.memory[: bisect_left(self.memory, (ask.memory_mib, -1))]
-        with_vcpu = sum(1 for _, each in without_memory if self.noted[each][0] >= ask.vcpu_milli)
-        return without_vcpu + with_vcpu
-
-    @property
-    def gpus_per_vcpu(self) -> Fraction:
-        """How much GPU a CPU of these nodes keeps busy."""
-        gpus = sum(len(node.gpus) for node in self.nodes.values())
-        return Fraction(gpus, max(1, sum(node.vcpu_milli for node in self.nodes.values())))
+        by_vcpu, by_memory = ask.vcpu_milli << _ID, ask.memory_mib << _ID
+        vcpu, memory = self.vcpu.rank(by_vcpu), self.memory.rank(by_memory)
+        if not vcpu or not memory:
+            return vcpu + memory
+        fewer = self.vcpu.below(by_vcpu) if vcpu < memory else self.memory.below(by_memory)
+        free = (self.noted[each & _ID_MASK] for each in fewer)
+        both = sum(1 for c, m in free if c < ask.vcpu_milli and m < ask.memory_mib)
+        return vcpu + memory - both
 
 
 class Shapes:
@@ -86,7 +81,7 @@ class Shapes:
         self._shapes: dict[Hashable, _Shape] = {}
         self._of: dict[int, _Shape] = {}
         self._never: dict[tuple[DeviceAsk, ...], dict[_Shape, str | None]] = {}
-        self._by_gpus: list[_Shape] | None = None
+        self._booked: dict[tuple[DeviceAsk, ...], Verdict] = {}
 
     def add(self, node: NodeState) -> None:
         """Take a node in."""
@@ -111,14 +106,6 @@ class Shapes:
         """Take up what a node's host has free now."""
         self._of[node.id].note(node)
 
-    def hosts(self, ask: Ask) -> Iterator[NodeState]:
-        """Yield nodes for host resources alone, those first where they cost the GPUs least."""
-        if self._by_gpus is None:
-            healthy = (s for s in self._shapes.values() if next(iter(s.nodes.values())).healthy)
-            self._by_gpus = sorted(healthy, key=lambda shape: shape.gpus_per_vcpu)
-        for shape in self._by_gpus:
-            yield from shape.roomy(ask)
-
     def explain(
         self, ask: Ask, start: int, end: int, *, looked_at: Collection[int], cut: Collection[int]
     ) -> Verdict:
@@ -134,6 +121,25 @@ class Shapes:
                 for node in shape.nodes.values()
             )
             return verdict(len(self._of), codes)
+        if not cut and not ask.vcpu_milli and not ask.memory_mib:
+            return self._without_hosts(ask)
+        return self._with_hosts(ask, start, end, looked_at, cut)
+
+    def _without_hosts(self, ask: Ask) -> Verdict:
+        """Count the reasons where only GPUs can be short: they change with the fleet alone."""
+        found = self._booked.get(ask.devices)
+        if found is None:
+            if len(self._booked) >= _ASKS_KEPT:
+                self._booked.clear()
+            counts: Counter[str] = Counter()
+            for shape, reason in self._answers(ask.devices).items():
+                counts[reason or "units_booked"] += len(shape.nodes)
+            found = self._booked[ask.devices] = verdict(len(self._of), counts)
+        return found
+
+    def _with_hosts(
+        self, ask: Ask, start: int, end: int, looked_at: Collection[int], cut: Collection[int]
+    ) -> Verdict:
         never = self._answers(ask.devices)
         short_of_time = sum(1 for each in cut if never[self._of[each]] is None)
         counts = Counter({"search_exhausted": short_of_time, "units_booked": -short_of_time})
@@ -175,7 +181,7 @@ class Shapes:
 
     def _forget_answers(self) -> None:
         self._never.clear()
-        self._by_gpus = None
+        self._booked.clear()
 
 
 def _signature(node: NodeState) -> Hashable:

@@ -21,22 +21,37 @@ from apportion.placement.state import GpuState, NodeState
 
 @dataclass(slots=True, eq=False)
 class Standing:
-    """Where a node stands: its place in the fleet's order, its host, its GPUs, its cells."""
+    """Where a node stands: its place in the fleet's order, its host, the states of its GPUs.
+
+    ``stands`` says of each state how many GPUs are in it, and the cell that the node is in for it:
+    none where nothing is free.
+    """
 
     node: NodeState
     place: int
     grade: Grade
     host: int
     states: dict[int, State] = field(default_factory=dict[int, State])
-    counts: dict[State, int] = field(default_factory=dict[State, int])
-    cells: dict[Stock, Cell] = field(default_factory=dict[Stock, Cell])
+    stands: dict[State, tuple[int, Cell | None]] = field(
+        default_factory=dict[State, tuple[int, Cell | None]]
+    )
     alone: Cell | None = None
+
+    def gpus(self, state: State, count: int) -> list[GpuState]:
+        """Return the first ``count`` GPUs in a state."""
+        found: list[GpuState] = []
+        for gpu in self.node.gpus:
+            if self.states.get(gpu.id) is state:
+                found.append(gpu)
+                if len(found) == count:
+                    break
+        return found
 
     def pieces(self, order: Order) -> int:
         """Return how many pieces of an order its GPUs have room for at most."""
         units = order.need.units
         room = 0
-        for state, count in self.counts.items():
+        for state, (count, _) in self.stands.items():
             if order.choice(state) is not None:
                 each = len(state.parts) if state.model.split == "mig" else state.free // units
                 room += count * each
@@ -60,6 +75,7 @@ class Shelves:
         self._places: dict[int, Standing] = {}
         self._stocks: dict[tuple[State, int], Stock] = {}
         self._orders: dict[tuple[Need, Policy], Order] = {}
+        self._asked: dict[tuple[DeviceAsk, int, Policy], Order] = {}
         self._interested: dict[Model, list[Order]] = {}
         # Of hosts alone: those beside GPUs that can be used, and those beside none.
         self._no_gpu = Models().of(GpuState(-1, "none", 1, {}, {}))
@@ -79,7 +95,8 @@ class Shelves:
         for gpu in node.gpus:
             if gpu.bookable:
                 standing.states[gpu.id] = state = self.models.of(gpu).state_of(gpu)
-                standing.counts[state] = standing.counts.get(state, 0) + 1
+                count, _ = standing.stands.get(state, (0, None))
+                standing.stands[state] = (count + 1, None)
         self._enter(standing)
 
     def remove(self, node: NodeState) -> None:
@@ -101,7 +118,9 @@ class Shelves:
         standing.states[gpu.id] = after
         self._count(standing, before, -1)
         self._count(standing, after, 1)
-        self._stand_alone(standing)
+        alone = standing.alone
+        if alone is None or alone.group.stock is self.apart or not after.worths[standing.host]:
+            self._stand_alone(standing)
 
     def host_changed(self, node: NodeState) -> None:
         """Move a node whose host has other CPU or memory free than before."""
@@ -114,8 +133,9 @@ class Shelves:
             standing.grade, standing.host = grade, min(*grade, HOST_FULL)
             self._enter(standing)
             return
-        for cell in standing.cells.values():
-            _widen(cell, node)
+        for _, cell in standing.stands.values():
+            if cell is not None:
+                _widen(cell, node)
         if standing.alone is not None:
             _widen(standing.alone, node)
 
@@ -123,20 +143,28 @@ class Shelves:
 
     def order(self, device: DeviceAsk, pieces: int, policy: Policy) -> Order:
         """Return the order for pieces of a device ask, kept up from now on."""
-        shared = Selector(device.selector.on_group)
-        key = (Need(device.cls, device.units, pieces, shared), policy)
-        found = self._orders.get(key)
+        asked = (device, pieces, policy)
+        found = self._asked.get(asked)
         if found is None:
-            if len(self._orders) >= ORDERS_KEPT:
+            shared = Selector(device.selector.on_group)
+            need = Need(device.cls, device.units, pieces, shared)
+            if len(self._asked) >= ORDERS_KEPT:
+                self._asked.clear()
                 self._orders.clear()
                 self._interested.clear()
-            found = self._orders[key] = Order(*key)
-            for stock in self._stocks.values():
-                if found.takes(stock.state.model):
-                    for group in stock.groups.values():
-                        found.enter(group)
-            self._interested.clear()
+            found = self._asked[asked] = self._orders.get((need, policy)) or self._made(
+                need, policy
+            )
         return found
+
+    def _made(self, need: Need, policy: Policy) -> Order:
+        made = self._orders[need, policy] = Order(need, policy)
+        self._interested.clear()
+        for stock in self._stocks.values():
+            if made.takes(stock.state.model):
+                for group in stock.groups.values():
+                    made.enter(group)
+        return made
 
     def candidates(self, order: Order, ask: Ask) -> Iterator[Standing]:
         """Yield the nodes with room for a piece of the order and the host's part; some twice."""
@@ -171,33 +199,34 @@ class Shelves:
     # -- keeping the order -------------------------------------------------------------------------
 
     def _enter(self, standing: Standing) -> None:
-        for state, count in standing.counts.items():
+        for state, (count, _) in standing.stands.items():
             if state.free:
-                self._join(standing, self._stock(state, count if state.whole else 0))
+                stock = self._stock(state, count if state.whole else 0)
+                standing.stands[state] = (count, self._occupy(standing, stock))
         self._stand_alone(standing)
 
     def _leave(self, standing: Standing) -> None:
-        for stock in list(standing.cells):
-            self._part(standing, stock)
+        for state, (count, cell) in standing.stands.items():
+            if cell is not None:
+                self._vacate(cell, standing.place)
+                standing.stands[state] = (count, None)
         if standing.alone is not None:
             self._vacate(standing.alone, standing.place)
             standing.alone = None
 
     def _count(self, standing: Standing, state: State, by: int) -> None:
-        count = standing.counts.pop(state, 0)
-        if count + by:
-            standing.counts[state] = count + by
-        if not state.free:
+        """Count one GPU more or fewer in a state; of wholly free ones each number has its cell."""
+        count, cell = standing.stands.get(state, (0, None))
+        count += by
+        if cell is not None and (state.whole or not count):
+            self._vacate(cell, standing.place)
+            cell = None
+        if not count:
+            del standing.stands[state]
             return
-        if state.whole:
-            if count:
-                self._part(standing, self._stock(state, count))
-            if count + by:
-                self._join(standing, self._stock(state, count + by))
-        elif not count:
-            self._join(standing, self._stock(state, 0))
-        elif not count + by:
-            self._part(standing, self._stock(state, 0))
+        if cell is None and state.free:
+            cell = self._occupy(standing, self._stock(state, count if state.whole else 0))
+        standing.stands[state] = (count, cell)
 
     def _stock(self, state: State, idle: int) -> Stock:
         key = (state, idle)
@@ -206,16 +235,10 @@ class Shelves:
             found = self._stocks[key] = Stock(state, idle)
         return found
 
-    def _join(self, standing: Standing, stock: Stock) -> None:
-        standing.cells[stock] = self._occupy(standing, stock)
-
-    def _part(self, standing: Standing, stock: Stock) -> None:
-        self._vacate(standing.cells.pop(stock), standing.place)
-
     def _stand_alone(self, standing: Standing) -> None:
         """Put a node where its host stands alone, by whether its GPUs are of use."""
         host = standing.host
-        useful = any(state.worths[host] for state in standing.counts)
+        useful = any(state.worths[host] for state in standing.stands)
         stock = self.beside if useful else self.apart
         alone = standing.alone
         if alone is not None:

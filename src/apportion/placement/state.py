@@ -130,18 +130,21 @@ class GpuState:
 
     def put(self, key: HeldKey, held: Held) -> None:
         """Hold, or hold otherwise than before."""
-        self.drop(key)
+        if key in self.held:
+            self.drop(key)
         self.held[key] = held
         self.busy_ever |= held.units
         self.last_start = max(self.last_start, held.start)
         self.first_end = min(self.first_end, held.end)
-        self._count(held, 1)
+        if self._units is not None:
+            self._count(held, 1)
 
     def drop(self, key: HeldKey) -> None:
         """Let go; holding nothing is fine."""
         held = self.held.pop(key, None)
         if held is not None:
-            self._count(held, -1)
+            if self._units is not None:
+                self._count(held, -1)
             self._gather()
 
     def _gather(self) -> None:
