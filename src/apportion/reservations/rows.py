@@ -13,7 +13,6 @@ from apportion.events.service import Event, append
 from apportion.pools.schemas import Quantity, QuotaResource
 from apportion.pools.service import show_amount
 from apportion.quantities.windows import format_instant
-from apportion.reservations.admission import Draft
 from apportion.reservations.plan import Decision, Gone, Placed, Waiting
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
