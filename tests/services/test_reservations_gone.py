@@ -181,6 +181,8 @@ async def test_what_came_in_just_after_the_retry_that_the_archive_woke_fails_at_
     world, pool, acme, monkeypatch
 ):
     await offer(world, pool, acme, {"gpu": 32})
+    await world.create(ask(pool.id, device(), duration="9h"))
+    await world.tick(seconds=1)  # from here on nothing in the pool is news
 
     async def admitted_long_ago(connection, caller, pool_ids):
         found = await find_records(connection, caller, pool_ids)

@@ -1,5 +1,6 @@
 """A page of a hundred thousand reservations costs the same wherever it lies; counted, not timed."""
 
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -134,3 +135,18 @@ async def test_how_many_live_is_counted_without_reading_what_is_over(crowd):
         pools["small"]: 1,
         pools["big"]: 999,
     }
+
+
+async def test_each_page_is_planned_for_the_filters_that_it_has(crowd):
+    """A plan that was kept for any of them could not use the index of one."""
+    world, pools = crowd
+    async with AsyncExitStack() as stack:
+        held = [await stack.enter_async_context(world.db.connection()) for _ in range(9)]
+        assert len(held) == 9  # which leaves one connection for what follows
+        for filters in [*FILTERS.values()] * 2:
+            await world.reservations.list(world.caller, limit=3, **named(pools, **filters))
+        kept = await world.rows(
+            "SELECT statement FROM pg_prepared_statements"
+            " WHERE position('ORDER BY created_at DESC' IN statement) > 0"
+        )
+    assert kept == []
