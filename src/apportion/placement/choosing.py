@@ -125,8 +125,8 @@ class _Search:
         if level == host:
             return tier
         loss = 0
-        for each, (count, _) in standing.stands.items():
-            loss += count * (each.worths[host] - each.worths[level])
+        for each, (gpus, _) in standing.stands.items():
+            loss += len(gpus) * (each.worths[host] - each.worths[level])
         if self.order is None:
             return loss
         choice = self.order.choice(state)

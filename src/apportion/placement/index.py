@@ -37,7 +37,7 @@ class PoolIndex:
         self.nodes: dict[int, NodeState] = {}
         self.freed = 0
         """Counts how often room was given back: a refusal stands while this stands still."""
-        self._gpus: dict[int, tuple[NodeState, GpuState]] = {}
+        self._gpus: dict[int, GpuState] = {}
         self._names = Names()
         nodes = list(nodes)
         self._shelves = Shelves(nodes)
@@ -60,7 +60,7 @@ class PoolIndex:
         """
         self.remove_node(node.id)
         self.nodes[node.id] = node
-        self._gpus.update((gpu.id, (node, gpu)) for gpu in node.gpus)
+        self._gpus.update((gpu.id, gpu) for gpu in node.gpus)
         self._names.add(node)
         self._shelves.add(node)
         self._shapes.add(node)
@@ -87,28 +87,28 @@ class PoolIndex:
 
     def book(self, gpu_id: int, key: HeldKey, held: Held) -> None:
         """Note that units are held; noting it again, or otherwise, replaces what was noted."""
-        if gpu_id not in self._gpus:
+        gpu = self._gpus.get(gpu_id)
+        if gpu is None:
             return
-        node, gpu = self._gpus[gpu_id]
         before = gpu.held.get(key)
         if before == held:
             return
         if before is not None:
             self.free(gpu_id, key)
         gpu.put(key, held)
-        self._shelves.gpu_changed(node, gpu)
+        self._shelves.gpu_changed(gpu)
         self._last_start = max(self._last_start, held.start)
         self._hold((held.end, gpu_id, *key))
 
     def free(self, gpu_id: int, key: HeldKey) -> None:
         """Note that units are free again; noting it twice is fine."""
-        node, gpu = self._gpus.get(gpu_id, (None, None))
-        if node is None or gpu is None or key not in gpu.held:
+        gpu = self._gpus.get(gpu_id)
+        if gpu is None or key not in gpu.held:
             return
         gpu.drop(key)
         self._held -= 1
         self.freed += 1
-        self._shelves.gpu_changed(node, gpu)
+        self._shelves.gpu_changed(gpu)
 
     def book_host(self, node_id: int, holder: str, held: HostHeld) -> None:
         """Note that host resources are held by a reservation; noting it otherwise replaces that."""
@@ -143,7 +143,7 @@ class PoolIndex:
                 if node is not None and holder in node.held and node.held[holder].end == end:
                     self.free_host(place, holder)
             elif place in self._gpus:
-                held = self._gpus[place][1].held.get((holder, number))
+                held = self._gpus[place].held.get((holder, number))
                 if held is not None and held.end == end:
                     self.free(place, (holder, number))
 
@@ -207,7 +207,7 @@ class PoolIndex:
         state, node = place.state, place.standing.node
         choice = order.choice(state)
         part = None if choice is None else choice.part
-        gpus = place.standing.gpus(state, device.count)
+        gpus = place.standing.gpus(state)[: device.count]
         free = state.free if part is None else len(state.parts)
         offer = offer_of(node, device, gpus, part, free=free, window=window)
         return True if offer is None else offer
@@ -257,7 +257,7 @@ class PoolIndex:
         # What was freed early leaves its end behind; without this, those would pile up for ever.
         if len(self._endings) > 2 * self._held + 64:
             nodes = self.nodes.values()
-            self._endings.keep([each for node in nodes for each in _endings_of(node)])
+            self._endings.keep(each for node in nodes for each in _endings_of(node))
 
 
 def _steps(cut: int) -> int:

@@ -8,6 +8,7 @@ are of no use any more.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from apportion.placement.asks import Ask, DeviceAsk
 from apportion.placement.hosts import Grade, Yardstick
@@ -18,12 +19,15 @@ from apportion.placement.policies import Policy
 from apportion.placement.selectors import Selector
 from apportion.placement.state import GpuState, NodeState
 
+Stand = tuple[tuple[GpuState, ...], Cell | None]
+_NONE: Final[Stand] = ((), None)
+
 
 @dataclass(slots=True, eq=False)
 class Standing:
     """Where a node stands: its place in the fleet's order, its host, the states of its GPUs.
 
-    ``stands`` says of each state how many GPUs are in it, and the cell that the node is in for it:
+    ``stands`` says of each state which GPUs are in it, and the cell that the node is in for it:
     none where nothing is free.
     """
 
@@ -31,30 +35,21 @@ class Standing:
     place: int
     grade: Grade
     host: int
-    states: dict[int, State] = field(default_factory=dict[int, State])
-    stands: dict[State, tuple[int, Cell | None]] = field(
-        default_factory=dict[State, tuple[int, Cell | None]]
-    )
+    stands: dict[State, Stand] = field(default_factory=dict[State, Stand])
     alone: Cell | None = None
 
-    def gpus(self, state: State, count: int) -> list[GpuState]:
-        """Return the first ``count`` GPUs in a state."""
-        found: list[GpuState] = []
-        for gpu in self.node.gpus:
-            if self.states.get(gpu.id) is state:
-                found.append(gpu)
-                if len(found) == count:
-                    break
-        return found
+    def gpus(self, state: State) -> tuple[GpuState, ...]:
+        """Return the GPUs in a state."""
+        return self.stands[state][0]
 
     def pieces(self, order: Order) -> int:
         """Return how many pieces of an order its GPUs have room for at most."""
         units = order.need.units
         room = 0
-        for state, (count, _) in self.stands.items():
+        for state, (gpus, _) in self.stands.items():
             if order.choice(state) is not None:
                 each = len(state.parts) if state.model.split == "mig" else state.free // units
-                room += count * each
+                room += len(gpus) * each
         return room
 
     def hosts(self, ask: Ask) -> bool:
@@ -94,9 +89,9 @@ class Shelves:
         self.standings[node.id] = self._places[standing.place] = standing
         for gpu in node.gpus:
             if gpu.bookable:
-                standing.states[gpu.id] = state = self.models.of(gpu).state_of(gpu)
-                count, _ = standing.stands.get(state, (0, None))
-                standing.stands[state] = (count + 1, None)
+                gpu.standing = standing
+                gpu.state = state = self.models.of(gpu).state_of(gpu)
+                standing.stands[state] = ((*standing.stands.get(state, _NONE)[0], gpu), None)
         self._enter(standing)
 
     def remove(self, node: NodeState) -> None:
@@ -105,19 +100,22 @@ class Shelves:
         if standing is not None:
             del self._places[standing.place]
             self._leave(standing)
+            for gpu in node.gpus:
+                gpu.standing = gpu.state = None
 
-    def gpu_changed(self, node: NodeState, gpu: GpuState) -> None:
-        """Move a node whose GPU has other room than before."""
-        standing = self.standings.get(node.id)
-        before = None if standing is None else standing.states.get(gpu.id)
+    def gpu_changed(self, gpu: GpuState) -> None:
+        """Move the node of a GPU that has other room than before."""
+        standing, before = gpu.standing, gpu.state
         if standing is None or before is None:
             return
         after = before.model.state_of(gpu)
         if after is before:
             return
-        standing.states[gpu.id] = after
-        self._count(standing, before, -1)
-        self._count(standing, after, 1)
+        gpu.state = after
+        gpus, _ = standing.stands[before]
+        self._stand(standing, before, tuple(each for each in gpus if each is not gpu))
+        gpus, _ = standing.stands.get(after, _NONE)
+        self._stand(standing, after, (*gpus, gpu))
         alone = standing.alone
         if alone is None or alone.group.stock is self.apart or not after.worths[standing.host]:
             self._stand_alone(standing)
@@ -199,34 +197,34 @@ class Shelves:
     # -- keeping the order -------------------------------------------------------------------------
 
     def _enter(self, standing: Standing) -> None:
-        for state, (count, _) in standing.stands.items():
+        for state, (gpus, _) in standing.stands.items():
             if state.free:
-                stock = self._stock(state, count if state.whole else 0)
-                standing.stands[state] = (count, self._occupy(standing, stock))
+                stock = self._stock(state, len(gpus) if state.whole else 0)
+                standing.stands[state] = (gpus, self._occupy(standing, stock))
         self._stand_alone(standing)
 
     def _leave(self, standing: Standing) -> None:
-        for state, (count, cell) in standing.stands.items():
+        for state, (gpus, cell) in standing.stands.items():
             if cell is not None:
                 self._vacate(cell, standing.place)
-                standing.stands[state] = (count, None)
+                standing.stands[state] = (gpus, None)
         if standing.alone is not None:
             self._vacate(standing.alone, standing.place)
             standing.alone = None
 
-    def _count(self, standing: Standing, state: State, by: int) -> None:
-        """Count one GPU more or fewer in a state; of wholly free ones each number has its cell."""
-        count, cell = standing.stands.get(state, (0, None))
-        count += by
-        if cell is not None and (state.whole or not count):
+    def _stand(self, standing: Standing, state: State, gpus: tuple[GpuState, ...]) -> None:
+        """Have these GPUs of a node in a state; of wholly free ones each number has its cell."""
+        _, cell = standing.stands.get(state, _NONE)
+        if cell is not None and (state.whole or not gpus):
             self._vacate(cell, standing.place)
             cell = None
-        if not count:
+        if not gpus:
             del standing.stands[state]
             return
         if cell is None and state.free:
-            cell = self._occupy(standing, self._stock(state, count if state.whole else 0))
-        standing.stands[state] = (count, cell)
+            stock = self._stock(state, len(gpus) if state.whole else 0)
+            cell = self._occupy(standing, stock)
+        standing.stands[state] = (gpus, cell)
 
     def _stock(self, state: State, idle: int) -> Stock:
         key = (state, idle)

@@ -1,13 +1,17 @@
 """The picture of one node and its GPUs: rulers, what is held, and exact answers for a window."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from apportion.placement.asks import Split
 from apportion.placement.offers import HeldKey
 from apportion.placement.selectors import Attributes
 from apportion.placement.skyline import FOREVER, NEVER, Skyline
 from apportion.quantities.units import span
+
+if TYPE_CHECKING:
+    from apportion.placement.models import State
+    from apportion.placement.shelves import Standing
 
 SEATS: Final = 48
 """The most holders of one freely shared GPU: what one MPS server serves."""
@@ -44,8 +48,10 @@ class GpuState:
     units, one a holder. ``group`` holds the attributes of `GROUP_KEYS`, which selectors decide
     for all such GPUs at once, and ``attributes`` those that tell GPUs apart.
 
-    ``busy_ever`` are the units that somebody has at some time. ``last_start`` and ``first_end`` are
-    those of all that is held: while the one is before the other, all of it runs together.
+    ``state`` and ``standing`` are where the GPU stands among those that can be booked (see
+    `shelves`). ``busy_ever`` are the units that somebody has at some time. ``last_start`` and
+    ``first_end`` are those of all that is held: while the one is before the other, all of it runs
+    together.
     """
 
     id: int
@@ -58,6 +64,8 @@ class GpuState:
     atoms: tuple[AtomState, ...] = ()
     bookable: bool = True
     held: dict[HeldKey, Held] = field(default_factory=dict[HeldKey, Held])
+    state: "State | None" = field(init=False, default=None)
+    standing: "Standing | None" = field(init=False, default=None)
     busy_ever: int = field(init=False, default=0)
     last_start: int = field(init=False, default=NEVER)
     first_end: int = field(init=False, default=FOREVER)

@@ -1,7 +1,8 @@
 """What ends next."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from apportion.placement.state import FOREVER
 
@@ -9,32 +10,58 @@ Ending = tuple[int, int, str, int]
 """(end, place, holder, number): of a GPU, with the piece's number, or of a node, with ``HOST``."""
 
 HOST = -1
+_TOGETHER: Final = 20
+"""Ends that differ in this many low bits only, about a second, lie together."""
 
 
 class Endings:
-    """What is held, by its end; entries that no longer hold lie about until their time."""
+    """What is held, by its end; entries that no longer hold lie about until their time.
+
+    What is held for ever is not in here.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[Ending] = []
+        self._ends: dict[int, list[Ending]] = {}
+        self._next: list[int] = []
+        self._size = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return self._size
 
     @property
     def first(self) -> int:
-        """The earliest end that may still hold; FOREVER where there is none."""
-        return self._heap[0][0] if self._heap else FOREVER
+        """An instant before which nothing ends; FOREVER where nothing does."""
+        return self._next[0] << _TOGETHER if self._next else FOREVER
 
     def add(self, ending: Ending) -> None:
         """Note an end."""
-        heapq.heappush(self._heap, ending)
+        if ending[0] >= FOREVER:
+            return
+        self._size += 1
+        about = ending[0] >> _TOGETHER
+        together = self._ends.get(about)
+        if together is None:
+            self._ends[about] = [ending]
+            heapq.heappush(self._next, about)
+        else:
+            together.append(ending)
 
     def due(self, now: int) -> Iterator[Ending]:
         """Yield, and forget, what ends by ``now``."""
-        while self._heap and self._heap[0][0] <= now:
-            yield heapq.heappop(self._heap)
+        while self.first <= now:
+            about = heapq.heappop(self._next)
+            together = sorted(self._ends.pop(about))
+            due = [each for each in together if each[0] <= now]
+            self._size -= len(together)
+            later = together[len(due) :]
+            for each in later:
+                self.add(each)
+            yield from due
+            if later:
+                return
 
-    def keep(self, endings: list[Ending]) -> None:
+    def keep(self, endings: Iterable[Ending]) -> None:
         """Hold exactly these from now on."""
-        self._heap = endings
-        heapq.heapify(self._heap)
+        self.__init__()
+        for ending in endings:
+            self.add(ending)
