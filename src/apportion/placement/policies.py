@@ -12,6 +12,7 @@ order. It never sees a node, so a tier is worked out once a state and request, n
                    `models`), its node's other GPUs included when the host runs short. The default.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Final, Literal
 
@@ -25,7 +26,7 @@ _GRAIN: Final = 40
 _IDLE_MOST: Final = 63
 
 
-class Policy:
+class Policy(ABC):
     """Ranks places.
 
     ``weighs_hosts`` says that what a host has left after changes the rank, ``in_order`` that of
@@ -35,9 +36,9 @@ class Policy:
     weighs_hosts: ClassVar[bool] = False
     in_order: ClassVar[bool] = False
 
+    @abstractmethod
     def tier(self, before: State, after: State, pieces: int, host: int, idle: int) -> int:
         """Rank taking ``pieces`` GPUs from one state to another, of a node with ``idle`` such."""
-        raise NotImplementedError
 
     def part_rank(self, before: State, after: State, part: int) -> tuple[int, int]:
         """Rank the instances of one GPU that would do, by what can be used of it after."""
