@@ -35,6 +35,15 @@ def deal(gpu: GpuState, counts: Sequence[int], start: int, end: int, now: int) -
     return _redeal(gpu, counts, start, end, now)
 
 
+def deal_again(gpu: GpuState, now: int) -> tuple[tuple[HeldKey, int], ...] | None:
+    """Return who gets which other units where windows of a GPU have come to overlap.
+
+    None where some instant is over-full, or where only what has begun could make way.
+    """
+    dealt = _redeal(gpu, (), now, now, now)
+    return None if dealt is None else dealt.moved
+
+
 def _take_all(gpu: GpuState, busy: int, counts: Sequence[int]) -> tuple[int, ...] | None:
     pieces: list[int] = []
     for count in counts:

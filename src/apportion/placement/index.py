@@ -9,6 +9,7 @@ refusal counts is kept by shape of node (see `shapes`).
 from collections.abc import Iterable, Iterator
 
 from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.calendar import Calendars
 from apportion.placement.choosing import best, best_host
 from apportion.placement.names import Names
 from apportion.placement.offers import HeldKey, Offer
@@ -43,6 +44,7 @@ class PoolIndex:
         self._shelves = Shelves(nodes)
         self._reckoned = len(nodes)
         self._shapes = Shapes()
+        self._calendars = Calendars()
         self._last_start = NEVER
         self._endings = Endings()
         self._held = 0
@@ -63,6 +65,7 @@ class PoolIndex:
         self._gpus.update((gpu.id, gpu) for gpu in node.gpus)
         self._names.add(node)
         self._shelves.add(node)
+        self._calendars.close()
         self._shapes.add(node)
         for ending in _endings_of(node):
             self._hold(ending)
@@ -79,6 +82,7 @@ class PoolIndex:
         for gpu in node.gpus:
             del self._gpus[gpu.id]
         self._names.remove(node)
+        self._calendars.close()
         self._shelves.remove(node)
         self._shapes.remove(node)
         self._held -= sum(1 for _ in _endings_of(node))
@@ -97,18 +101,21 @@ class PoolIndex:
             self.free(gpu_id, key)
         gpu.put(key, held)
         self._shelves.gpu_changed(gpu)
+        self._calendars.note(gpu, held.start, held.end)
         self._last_start = max(self._last_start, held.start)
         self._hold((held.end, gpu_id, *key))
 
     def free(self, gpu_id: int, key: HeldKey) -> None:
         """Note that units are free again; noting it twice is fine."""
         gpu = self._gpus.get(gpu_id)
-        if gpu is None or key not in gpu.held:
+        held = None if gpu is None else gpu.held.get(key)
+        if gpu is None or held is None:
             return
         gpu.drop(key)
         self._held -= 1
         self.freed += 1
         self._shelves.gpu_changed(gpu)
+        self._calendars.note(gpu, held.start, held.end)
 
     def book_host(self, node_id: int, holder: str, held: HostHeld) -> None:
         """Note that host resources are held by a reservation; noting it otherwise replaces that."""
@@ -198,7 +205,8 @@ class PoolIndex:
         order = self._shelves.order(device, device.count, policy)
         place = best(self._shelves, order, ask)
         if place is None:
-            return order.parts_gpus and device.count > 1
+            # No node has so many of one state; of several, alike but for NUMA, one may.
+            return device.count > 1
         start, end, now = window
         if start > now or self._last_start >= end:
             # A GPU of the node that is free just then is better than one that is free for ever.
@@ -220,18 +228,40 @@ class PoolIndex:
         if named is not None:
             yield from (self.nodes[node_id] for node_id in named)
             return
-        if ask.devices and sought:
-            scarce = max(ask.devices, key=_scarcity)
+        scarce = max(ask.devices, key=_scarcity, default=None)
+        if scarce is not None and sought:
             order = self._shelves.order(scarce, 1, policy)
             for standing in self._shelves.candidates(order, ask):
                 if scarce.count == 1 or standing.pieces(order) >= scarce.count:
                     yield standing.node
-        start, end, _ = window
-        if self._last_start >= end or self._endings.first <= start:
-            yield from self.nodes.values()
+        if self._timely(window[0], window[1]):
+            yield from self._in_gaps(ask, scarce, window, policy)
+
+    def _in_gaps(
+        self,
+        ask: Ask,
+        scarce: DeviceAsk | None,
+        window: tuple[int, int, int],
+        policy: Policy,
+    ) -> Iterator[NodeState]:
+        """Yield nodes that may have room because something held is at another time."""
+        if scarce is not None:
+            order = self._shelves.order(scarce, 1, policy)
+            for gpu in self._calendars.roomy(order, window, self._gpus.values()):
+                if gpu.standing is not None:
+                    yield gpu.standing.node
+        if ask.vcpu_milli or ask.memory_mib:
+            start, end, _ = window
+            for node in self.nodes.values():
+                if node.held and (node.last_start >= end or node.first_end <= start):
+                    yield node
+
+    def _timely(self, start: int, end: int) -> bool:
+        """Tell whether anything held starts after a window, or ends before it."""
+        return self._last_start >= end or self._endings.first <= start
 
     def _refuse(self, ask: Ask, start: int, end: int, cut: set[int]) -> Verdict:
-        changing = self.nodes if self._last_start >= end or self._endings.first <= start else ()
+        changing = self.nodes if self._timely(start, end) else ()
         refusal = self._shapes.explain(ask, start, end, looked_at=changing, cut=cut)
         if len(self._refusals) >= _REFUSALS_KEPT:
             self._refusals.clear()

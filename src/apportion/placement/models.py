@@ -78,6 +78,10 @@ class Model:
         self._every = 0
         for part in self.parts:
             self._every |= part.units
+        self.units = tuple(
+            unit for unit in range(self._every.bit_length()) if self._every >> unit & 1
+        )
+        """The units of a MIG GPU that any of its instances takes."""
         profiles: dict[Hashable, list[int]] = {}
         for part in self.parts:
             profiles.setdefault(part.attributes["migProfile"], []).append(part.units)

@@ -93,7 +93,7 @@ class Order:
         """Tell whether GPUs of a model can ever serve the need."""
         if model.cls != self.need.cls:
             return False
-        takes = bool(self._parts_of(model)) if model.split == "mig" else self._matches(model)
+        takes = bool(self.parts_of(model)) if model.split == "mig" else self._matches(model)
         self.parts_gpus |= takes and (model.split == "mig" or self.need.units < model.ruler)
         return takes
 
@@ -134,7 +134,7 @@ class Order:
         if model.split != "mig":
             fits = state.free >= self.need.units
             return Choice(state.taken(self.need.units, None), None) if fits else None
-        fitting = set(self._parts_of(model))
+        fitting = set(self.parts_of(model))
         options = [Choice(state.taken(0, at), at) for at in state.parts if at in fitting]
         return min(options, key=lambda c: self._part_rank(state, c), default=None)
 
@@ -161,7 +161,8 @@ class Order:
     def _matches(self, model: Model) -> bool:
         return self.need.selector.matches_group(model.attributes)
 
-    def _parts_of(self, model: Model) -> tuple[int, ...]:
+    def parts_of(self, model: Model) -> tuple[int, ...]:
+        """Return the instances that match, by their places in the model; none but of MIG."""
         found = self._parts.get(model)
         if found is None:
             matches = self.need.selector.matches_group

@@ -1,6 +1,7 @@
 """How much is held at each instant, kept so that the most in a window is cheap to ask for."""
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import Final
 
 FOREVER: Final = 2**62
@@ -36,6 +37,13 @@ class Skyline:
         """Return the most held at one instant of [start, end)."""
         first = bisect_right(self._times, start) - 1
         return max(self._levels[first : bisect_left(self._times, end)])
+
+    def steps(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (start, end, amount) for each stretch of time in which some is held."""
+        ends = [*self._times[1:], FOREVER]
+        for start, end, level in zip(self._times, ends, self._levels, strict=True):
+            if level:
+                yield start, end, level
 
     def _step_at(self, instant: int) -> int:
         """Return the index of the step that begins at ``instant``, made if there is none."""

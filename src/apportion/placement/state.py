@@ -1,5 +1,6 @@
 """The picture of one node and its GPUs: rulers, what is held, and exact answers for a window."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -135,6 +136,21 @@ class GpuState:
         """Return the atoms that nobody has at any instant of the window."""
         busy = self.busy(start, end)
         return [atom for atom in self.atoms if not atom.units & busy]
+
+    def taken(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (start, end, units) of what is taken: of MIG as masks, else by count.
+
+        All units of a shared GPU are taken while its seats are.
+        """
+        if self.split == "mig":
+            for held in self.held.values():
+                yield held.start, held.end, held.units
+            return
+        units, holders = self._counted()
+        yield from units.steps()
+        for start, end, seats in holders.steps():
+            if seats >= SEATS:
+                yield start, end, self.ruler
 
     def put(self, key: HeldKey, held: Held) -> None:
         """Hold, or hold otherwise than before."""

@@ -22,6 +22,7 @@ class Endings:
 
     def __init__(self) -> None:
         self._ends: dict[int, list[Ending]] = {}
+        self._least: dict[int, int] = {}
         self._next: list[int] = []
         self._size = 0
 
@@ -30,8 +31,8 @@ class Endings:
 
     @property
     def first(self) -> int:
-        """An instant before which nothing ends; FOREVER where nothing does."""
-        return self._next[0] << _TOGETHER if self._next else FOREVER
+        """The first end that may still hold; FOREVER where there is none."""
+        return self._least[self._next[0]] if self._next else FOREVER
 
     def add(self, ending: Ending) -> None:
         """Note an end."""
@@ -42,14 +43,17 @@ class Endings:
         together = self._ends.get(about)
         if together is None:
             self._ends[about] = [ending]
+            self._least[about] = ending[0]
             heapq.heappush(self._next, about)
         else:
             together.append(ending)
+            self._least[about] = min(self._least[about], ending[0])
 
     def due(self, now: int) -> Iterator[Ending]:
         """Yield, and forget, what ends by ``now``."""
         while self.first <= now:
             about = heapq.heappop(self._next)
+            del self._least[about]
             together = sorted(self._ends.pop(about))
             due = [each for each in together if each[0] <= now]
             self._size -= len(together)
