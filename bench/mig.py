@@ -36,7 +36,7 @@ MIXES: Final[Mapping[str, tuple[int, ...]]] = {
 """Weights of the profiles in the order of `PROFILES`."""
 ALL: Final = (*RULES, "ours", "oracle")
 GPUS: Final = 50
-SEEDS: Final = range(2 if QUICK else 10)
+SEEDS: Final = range(2 if QUICK else 20)
 WARMING, COUNTED = (500, 2_000) if QUICK else (2_000, 10_000)
 PILE: Final = 1_000
 PILED: Final = ("firstfit_low", "bestfit", "fragmentation", "ours")
@@ -55,20 +55,23 @@ def run() -> dict[str, float]:
     """Run everything, print the tables, and return the figures."""
     jobs = [Job(rule, mix) for mix in (*MIXES, "queue") for rule in ALL]
     figures = _piles()
-    for found in spread(measure, jobs):
+    uses: dict[Job, list[float]] = {}
+    for job, (found, use) in zip(jobs, spread(measure, jobs), strict=True):
         figures.update(found)
+        uses[job] = use
     for mix in MIXES:
-        better = (
-            figures[f"mig.ours.{mix}.slice_use"] - figures[f"mig.fragmentation.{mix}.slice_use"]
-        )
-        figures[f"mig.ours.{mix}.above_fragmentation"] = better
+        pairs = zip(uses[Job("ours", mix)], uses[Job("fragmentation", mix)], strict=True)
+        better = [ours - theirs for ours, theirs in pairs]
+        figures[f"mig.ours.{mix}.above_fragmentation"] = statistics.mean(better)
+        error = statistics.stdev(better) / len(better) ** 0.5
+        figures[f"mig.ours.{mix}.above_fragmentation_error"] = error
     _show(figures)
     return figures
 
 
-def measure(job: Job) -> dict[str, float]:
-    """Do one job."""
-    return _queue(job.rule) if job.mix == "queue" else _churn(job.rule, job.mix)
+def measure(job: Job) -> tuple[dict[str, float], list[float]]:
+    """Do one job; of churn also return the slice use of each seed."""
+    return (_queue(job.rule), []) if job.mix == "queue" else _churn(job.rule, job.mix)
 
 
 def _fleet(rule: str, gpus: int) -> Fleet[str, Lease]:
@@ -106,7 +109,7 @@ def _gpus(rule: str, pile: Iterable[str]) -> int:
 # -- churn -----------------------------------------------------------------------------------------
 
 
-def _churn(rule: str, mix: str) -> dict[str, float]:
+def _churn(rule: str, mix: str) -> tuple[dict[str, float], list[float]]:
     use: list[float] = []
     asked, accepted = Counter[str](), Counter[str]()
     for seed in SEEDS:
@@ -118,7 +121,7 @@ def _churn(rule: str, mix: str) -> dict[str, float]:
             asked[arrival.what] += 1
             accepted[arrival.what] += start is not None
     name = f"mig.{rule}.{mix}"
-    return {
+    figures = {
         f"{name}.slice_use": statistics.mean(use),
         f"{name}.slice_use_sd": statistics.stdev(use),
         f"{name}.accepted_slices": 100 * _slices(accepted) / _slices(asked),
@@ -128,6 +131,7 @@ def _churn(rule: str, mix: str) -> dict[str, float]:
             if asked[profile]
         },
     }
+    return figures, use
 
 
 def _poisson(mix: str, seed: int) -> list[Arrival[str]]:
@@ -198,6 +202,14 @@ def _show(figures: Mapping[str, float]) -> None:
         f"Percent of slices in use, {GPUS} GPUs at load 1.0, mean of {len(SEEDS)} seeds",
         ("rule", *MIXES),
         ((rule, *(figures[f"mig.{rule}.{mix}.slice_use"] for mix in MIXES)) for rule in ALL),
+    )
+    show(
+        "Ours above fragmentation, in points, and the standard error of that",
+        ("mix", "points", "error"),
+        (
+            (mix, *(figures[f"mig.ours.{mix}.above_fragmentation{end}"] for end in ("", "_error")))
+            for mix in MIXES
+        ),
     )
     for mix in MIXES:
         keys = ("accepted_slices", *(f"accepted.{profile}" for profile in PROFILES))
