@@ -6,8 +6,9 @@ counts by itself, at each instant, because slots and shares are interchangeable.
 
 import asyncio
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -19,6 +20,8 @@ from hypothesis.stateful import (
 )
 from services_world import open_world
 
+from apportion.errors import ConflictError, InvalidInputError, InvalidStateError
+from apportion.reservations.schemas import LIVE, ReservationUpdate
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
 SEATS = 48
@@ -81,7 +84,7 @@ def wants(draw):
 
 
 class Services(RuleBasedStateMachine):
-    """One server; asks, releases, reports, and a clock that goes by fits and starts."""
+    """One server; asks, other ends, releases, reports, and a clock that goes by fits and starts."""
 
     template = None
 
@@ -187,6 +190,34 @@ class Services(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(sorted(self.asked)))
         service, caller = self.world.reservations, self.world.caller
         assert self.run(service.release(caller, one)).state in ("ended", "failed")
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), hours=st.integers(1, 8))
+    def change_end(self, data, hours):
+        """Let one end otherwise; what a refusal says can be had can be had."""
+        one = data.draw(st.sampled_from(sorted(self.asked)))
+        service, caller, now = self.world.reservations, self.world.caller, self.world.clock()
+        before = self.run(service.get(caller, one))
+        request = ReservationUpdate(duration=f"{hours}h")
+        lives = before.state in LIVE and before.end > now
+        if not lives or before.start + timedelta(hours=hours) <= now:
+            refusal = InvalidInputError if lives else InvalidStateError
+            with pytest.raises(refusal):
+                self.run(service.update(caller, one, request))
+            return
+        try:
+            view = self.run(service.update(caller, one, request))
+        except ConflictError as error:
+            assert before == self.run(service.get(caller, one))
+            until = datetime.fromisoformat(error.details["free_until"])
+            assert before.end <= until < before.start + timedelta(hours=hours)
+            if until > before.end:  # what is said can be had, and not an instant more
+                request = ReservationUpdate(end=error.details["free_until"])
+                assert self.run(service.update(caller, one, request)).end == until
+            return
+        assert view.end == before.start + timedelta(hours=hours)
+        begun = before.start <= now
+        assert not begun or [b.units for b in view.bookings] == [b.units for b in before.bookings]
 
     @rule(minutes=st.sampled_from([1, 59, 60, 61, 200]))
     def time_passes(self, minutes):

@@ -66,6 +66,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "compute:quotas:set": Action("operate", "pool"),
     "compute:reservations:read": Action("read"),
     "compute:reservations:create": Action("use", "reservation"),
+    "compute:reservations:update": Action("use", "reservation"),
     "compute:reservations:release": Action("use"),
     "compute:usage:read": Action("read"),
     "compute:events:read": Action("read"),

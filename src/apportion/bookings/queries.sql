@@ -252,3 +252,76 @@ SELECT
 FROM gpus
 JOIN bookings ON bookings.gpu_id = gpus.id
 WHERE gpus.pool_id = %(pool_id)s AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL);
+
+-- name: hold_gpus_of
+-- The GPUs that a reservation has; whether they can be booked as they were cut for it.
+SELECT
+    id, uuid, split, ruler,
+    present AND unbookable_reason IS NULL AND NOT EXISTS (
+        SELECT FROM bookings
+        WHERE gpu_id = gpus.id AND reservation_id = %(id)s AND generation <> layout_generation
+    ) AS bookable
+FROM gpus
+WHERE id IN (SELECT gpu_id FROM bookings WHERE reservation_id = %(id)s AND voided_at IS NULL)
+ORDER BY id
+FOR NO KEY UPDATE;
+
+-- name: on_gpus
+SELECT
+    pool_id, gpu_id, coalesce(reservation_id, partition_id) AS holder, piece, units::text AS units,
+    (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
+    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+        THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
+    true AS live
+FROM bookings
+WHERE gpu_id = ANY (%(gpus)s) AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL)
+ORDER BY id;
+
+-- name: lock_node_of
+SELECT id FROM nodes
+WHERE id = (SELECT node_id FROM host_bookings WHERE reservation_id = %(id)s AND voided_at IS NULL)
+FOR NO KEY UPDATE;
+
+-- name: end_at
+UPDATE bookings
+SET during = tstzrange(lower(during), %(end)s),
+    planned = tstzrange(lower(planned), %(end)s),
+    changed_xid = pg_current_xact_id()
+WHERE reservation_id = %(id)s AND voided_at IS NULL;
+
+-- name: end_host_at
+UPDATE host_bookings
+SET during = tstzrange(lower(during), %(end)s), changed_xid = pg_current_xact_id()
+WHERE reservation_id = %(id)s AND voided_at IS NULL;
+
+-- name: host_full_from
+-- The first instant of a window at which more is booked of a node than it has. What ends is gone
+-- before what begins at the same instant arrives: windows are half-open.
+WITH changes AS (
+    SELECT lower(during) AS at, 1 AS kind, vcpu_milli AS vcpu, memory_mib AS memory
+    FROM host_bookings
+    WHERE node_id = %(node)s AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s)
+    UNION ALL
+    SELECT coalesce(upper(during), 'infinity'), 0, -vcpu_milli, -memory_mib
+    FROM host_bookings
+    WHERE node_id = %(node)s AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s)
+), levels AS (
+    SELECT
+        at,
+        lead(at, 1, 'infinity') OVER moment AS until,
+        sum(vcpu) OVER moment AS vcpu,
+        sum(memory) OVER moment AS memory
+    FROM changes
+    WINDOW moment AS (ORDER BY at, kind ROWS UNBOUNDED PRECEDING)
+), capacity AS (
+    SELECT
+        coalesce(max(capacity) FILTER (WHERE resource = 'vcpu'), 0) AS vcpu,
+        coalesce(max(capacity) FILTER (WHERE resource = 'memoryGiB'), 0) AS memory
+    FROM node_resources
+    WHERE node_id = %(node)s
+)
+SELECT min(greatest(levels.at, %(start)s)) AS full_from
+FROM levels, capacity
+WHERE (levels.vcpu > capacity.vcpu OR levels.memory > capacity.memory)
+    AND levels.until > greatest(levels.at, %(start)s)
+    AND levels.at < %(end)s;

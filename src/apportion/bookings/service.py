@@ -14,6 +14,7 @@ from psycopg.errors import ExclusionViolation
 
 from apportion.errors import ConflictError
 from apportion.placement import FOREVER, Held, Move
+from apportion.placement.asks import Split
 from apportion.placement.state import HostHeld
 from apportion.quantities.units import from_multirange, to_multirange
 from apportion.store.batches import as_rows
@@ -112,6 +113,17 @@ class HostChange:
     node_id: int
     holder: str
     held: HostHeld | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGpu:
+    """A GPU whose row is held; ``bookable`` as it was cut for the reservation that has it."""
+
+    id: int
+    uuid: str
+    split: Split
+    ruler: int
+    bookable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +279,50 @@ async def redeal(connection: Connection, moves: Sequence[Move], now: datetime) -
         return False
     await connection.execute(_QUERIES["put_back"], parameters)
     return True
+
+
+async def hold_gpus_of(connection: Connection, reservation_id: str) -> list[HeldGpu]:
+    """Hold the GPUs of a reservation, as those do who book on them; precedes `on_gpus`."""
+    cursor = await connection.execute(_QUERIES["hold_gpus_of"], {"id": reservation_id})
+    return [HeldGpu(**row) for row in await cursor.fetchall()]
+
+
+async def on_gpus(
+    connection: Connection, gpu_ids: Sequence[int], now: datetime
+) -> dict[int, dict[BookingKey, Held]]:
+    """Return what is held on some GPUs now or later; where they are held, nothing is added."""
+    cursor = await connection.execute(_QUERIES["on_gpus"], {"gpus": list(gpu_ids), "now": now})
+    found: dict[int, dict[BookingKey, Held]] = {each: {} for each in gpu_ids}
+    for change in map(_gpu_change, await cursor.fetchall()):
+        if change.held is not None:
+            found[change.gpu_id][change.key] = change.held
+    return found
+
+
+async def end_at(connection: Connection, reservation_id: str, end: datetime) -> None:
+    """Let all pieces of a reservation end at another instant; their GPUs are held."""
+    await connection.execute(_QUERIES["end_at"], {"id": reservation_id, "end": end})
+
+
+async def end_host_at(
+    connection: Connection, reservation_id: str, old_end: datetime, end: datetime
+) -> datetime | None:
+    """Let a reservation's host resources end at another instant, which precedes all of its GPUs.
+
+    Returns from when on the node is overfull by it, where it is: then nothing of it may stay.
+    """
+    parameters = {"id": reservation_id, "end": end}
+    cursor = await connection.execute(_QUERIES["lock_node_of"], parameters)
+    node = await cursor.fetchone()
+    if node is None:
+        return None
+    await connection.execute(_QUERIES["end_host_at"], parameters)
+    if end <= old_end:
+        return None
+    window = {"node": node["id"], "start": old_end, "end": end}
+    cursor = await connection.execute(_QUERIES["host_full_from"], window)
+    [row] = await cursor.fetchall()
+    return row["full_from"]
 
 
 async def horizon(connection: Connection) -> str:

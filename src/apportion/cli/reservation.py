@@ -1,4 +1,4 @@
-"""`apportion reservation`: what is reserved, what waits and why; and giving it back."""
+"""`apportion reservation`: what is reserved, what waits and why; other ends; giving it back."""
 
 import argparse
 import sys
@@ -12,7 +12,8 @@ from apportion.cli.connection import PoolNames, add_server_arguments, connect, f
 from apportion.cli.listing import add_list_arguments, data_of, print_list
 from apportion.cli.output import print_data
 from apportion.cli.reservation_text import device_text, reservation_lines
-from apportion.cli.times import both_zones, short_time
+from apportion.cli.times import both_zones, read_time, short_time
+from apportion.quantities.windows import format_instant, parse_duration
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -26,13 +27,15 @@ examples:
   apportion reservation list --state pending --state active
   apportion reservation list --pool notebooks --all -o json
   apportion reservation show res_01k...
+  apportion reservation update res_01k... --for 8h
+  apportion reservation update res_01k... --until 2026-12-01T18:00
   apportion reservation release res_01k... --yes"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `list`, `show` and `release`."""
+    """Add `list`, `show`, `update` and `release`."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|show|release")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|show|update|release")
     listing = verbs.add_parser("list", help="list reservations, newest first", epilog=_EXAMPLES)
     listing.add_argument(
         "--state", choices=STATES, action="append", help="only in this state (again for more)"
@@ -44,6 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = verbs.add_parser("show", help="show one: why, when, where", epilog=_EXAMPLES)
     show.add_argument("id", metavar="ID", help="its id")
     add_server_arguments(show)
+    update = verbs.add_parser("update", help="let it end later or sooner", epilog=_EXAMPLES)
+    update.add_argument("id", metavar="ID", help="its id")
+    end = update.add_mutually_exclusive_group(required=True)
+    end.add_argument(
+        "--for", dest="duration", metavar="DURATION", help="its length, from its start: 8h, 1d12h"
+    )
+    end.add_argument("--until", metavar="TIME", help="its end")
+    add_server_arguments(update)
     release = verbs.add_parser("release", help="end it now, or cancel it", epilog=_EXAMPLES)
     release.add_argument("id", metavar="ID", help="its id")
     add_yes_argument(release)
@@ -55,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         if args.verb == "list":
             return _list(args, client)
-        with naming({"reservation_id": "ID"}):
-            return _show(args, client) if args.verb == "show" else _release(args, client)
+        act = {"show": _show, "update": _update, "release": _release}[args.verb]
+        with naming({"reservation_id": "ID", "duration": "--for", "end": _end_flag(args)}):
+            return act(args, client)
 
 
 def _list(args: argparse.Namespace, client: "Client") -> int:
@@ -93,7 +105,24 @@ def _what(view: "ReservationView") -> str:
 
 
 def _show(args: argparse.Namespace, client: "Client") -> int:
-    view = client.get_reservation(args.id)
+    return _tell(args, client, client.get_reservation(args.id))
+
+
+def _update(args: argparse.Namespace, client: "Client") -> int:
+    if args.until is None:
+        parse_duration(args.duration, field="--for")
+        end = {"duration": args.duration}
+    else:
+        end = {"end": format_instant(read_time(args.until, field="--until"))}
+    return _tell(args, client, client.update_reservation(args.id, end))
+
+
+def _end_flag(args: argparse.Namespace) -> str:
+    """Return by which flag an end came in; a refusal speaks of the end of either."""
+    return "--for" if getattr(args, "duration", None) is not None else "--until"
+
+
+def _tell(args: argparse.Namespace, client: "Client", view: "ReservationView") -> int:
     if args.output != "table":
         print_data(data_of(view), args.output)
     else:

@@ -50,6 +50,7 @@ RIGHTS: Final[Mapping[str, str]] = {
     "create_reservations": "compute:reservations:create",
     "list_reservations": "compute:reservations:read",
     "get_reservation": "compute:reservations:read",
+    "update_reservation": "compute:reservations:update",
     "release_reservation": "compute:reservations:release",
     "get_usage": "compute:usage:read",
     "list_events": "compute:events:read",

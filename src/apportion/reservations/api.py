@@ -17,6 +17,7 @@ from apportion.reservations import explain
 from apportion.reservations.schemas import (
     QuotaExplained,
     ReservationCreate,
+    ReservationUpdate,
     ReservationView,
     State,
 )
@@ -121,6 +122,16 @@ async def get_reservation(
     reservations: TheReservations, caller: TheCaller, reservation_id: ReservationId
 ) -> ReservationView:
     return await reservations.get(caller, reservation_id)
+
+
+@router.patch("/v1/reservations/{reservation_id}", summary="Let a reservation end later or sooner")
+async def update_reservation(
+    reservations: TheReservations,
+    caller: TheCaller,
+    reservation_id: ReservationId,
+    request: ReservationUpdate,
+) -> ReservationView:
+    return await reservations.update(caller, reservation_id, request)
 
 
 @router.post(

@@ -180,6 +180,9 @@ FROM unnest(%(ids)s::text[], %(reasons)s::jsonb[]) AS new (id, reason)
 WHERE reservations.id = new.id
 RETURNING reservations.id, ends_at;
 
+-- name: end_at
+UPDATE reservations SET ends_at = %(end)s, updated_at = %(now)s WHERE id = %(id)s;
+
 -- name: lock_unended
 -- What a tenant has, or waits for.
 SELECT *

@@ -8,6 +8,7 @@ from apportion.errors import ForbiddenError, NotFoundError
 from apportion.pools.service import PoolRecord
 
 _CREATE: Final = "compute:reservations:create"
+_UPDATE: Final = "compute:reservations:update"
 
 
 class Rights:
@@ -33,13 +34,28 @@ class Rights:
         for pool in pools:
             question = (pool.id, tuple(attributes.items()))
             if question not in self._allowed:
-                _authorize(self._caller, pool, attributes)
+                _authorize(self._caller, _CREATE, pool, attributes)
                 self._allowed.add(question)
 
 
-def _authorize(caller: Caller, pool: PoolRecord, attributes: Mapping[str, int]) -> None:
+def check_update(
+    caller: Caller, pool: PoolRecord, attributes: Mapping[str, int], *, longer: bool
+) -> None:
+    """Raise ForbiddenError unless a reservation may come to be one with these attributes.
+
+    One that gets longer might be asked for anew: else a limit on how long one may last would hold
+    for those only who do not ask in two steps.
+    """
+    _authorize(caller, _UPDATE, pool, attributes)
+    if longer:
+        _authorize(caller, _CREATE, pool, attributes)
+
+
+def _authorize(
+    caller: Caller, action: str, pool: PoolRecord, attributes: Mapping[str, int]
+) -> None:
     try:
-        authorize(caller, _CREATE, pool.facts, attributes)
+        authorize(caller, action, pool.facts, attributes)
     except ForbiddenError as error:
         raise ForbiddenError(
             f"pool {pool.name}: {error.message}",

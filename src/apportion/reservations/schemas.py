@@ -90,6 +90,13 @@ class ReservationCreate(Schema):
     idempotency_key: IdempotencyKey | None = None
 
 
+class ReservationUpdate(Schema):
+    """When a live reservation is to end: ``end``, or ``duration`` counted from its start."""
+
+    end: Timestamp | None = None
+    duration: str | None = None
+
+
 class BookingOut(View):
     """One piece: which units of which GPU, and what part of a GPU hour an hour of it is."""
 

@@ -1,8 +1,8 @@
-"""Reservations: create, look at, release."""
+"""Reservations: create, look at, change, release."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,12 +11,14 @@ from apportion.authority.service import Caller
 from apportion.errors import (
     ApportionError,
     ConflictError,
+    InvalidStateError,
     NotFoundError,
     QuotaExceededError,
 )
 from apportion.placement import DeviceAsk
-from apportion.pools.service import find_records
+from apportion.pools.service import PoolRecord, find_records, hold_records
 from apportion.quantities.ids import derive_id
+from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
 from apportion.reservations.admission import (
     Draft,
@@ -26,16 +28,18 @@ from apportion.reservations.admission import (
     read_window,
     request_hash,
 )
+from apportion.reservations.changing import OvertakenError, Row, change_end, read_end
 from apportion.reservations.ending import end_now
 from apportion.reservations.fleet import Fleet
-from apportion.reservations.lifecycle import Lifecycle
-from apportion.reservations.placer import Placer
+from apportion.reservations.lifecycle import Lifecycle, draft_of
+from apportion.reservations.placer import CLASHES_MAX, Placer
 from apportion.reservations.plan import Decision, Refused
-from apportion.reservations.rights import Rights
+from apportion.reservations.rights import Rights, check_update
 from apportion.reservations.schemas import (
     LIVE,
     DeviceRequest,
     ReservationCreate,
+    ReservationUpdate,
     ReservationView,
 )
 from apportion.reservations.views import show_all
@@ -214,6 +218,48 @@ class Reservations:
             self.lifecycle.hint.set()
         return view
 
+    async def update(
+        self, caller: Caller, reservation_id: str, request: ReservationUpdate
+    ) -> ReservationView:
+        """Let a live reservation end later or sooner; what it has stays where it is.
+
+        Raises NotFoundError, InvalidStateError (it ended, waits, or its pool went), ForbiddenError,
+        InvalidInputError, and ConflictError, which says until when it could be kept.
+        """
+        sooner = False
+
+        async def work(connection: Connection) -> ReservationView:
+            nonlocal sooner
+            found = await _find(connection, caller, reservation_id, "find")
+            # Who may use the pool is held first: gates come before all other locks.
+            named = [] if found["pool_id"] is None else [found["pool_id"]]
+            pools = await hold_records(connection, caller, named)
+            row = await _find(connection, caller, reservation_id, "lock")
+            if row["pool_id"] != found["pool_id"]:
+                raise OvertakenError
+            now = self._runtime.now()
+            end = read_end(request, row, now)
+            _check_change(caller, pools, row, end, now)
+            sooner = end < row["ends_at"]
+            if end != row["ends_at"]:
+                await change_end(connection, caller, row, end, now)
+            row = await _find(connection, caller, reservation_id, "find")
+            return (await show_all(connection, [row]))[0]
+
+        view = await self._until_settled(work)
+        if sooner:
+            self.lifecycle.hint.set()
+        return view
+
+    async def _until_settled(
+        self, work: Callable[[Connection], Awaitable[ReservationView]]
+    ) -> ReservationView:
+        """Look again where what was to make way ended or began while it was looked at."""
+        for _ in range(CLASHES_MAX):
+            with suppress(OvertakenError):
+                return await retrying(self._runtime.db, work)
+        raise ConflictError("others kept changing what is in the way", hint="Ask again")
+
     async def _place_once(
         self, caller: Caller, drafts: Sequence[Draft]
     ) -> dict[str, Decision | None]:
@@ -273,6 +319,21 @@ class Reservations:
             return {}
         async with transaction(self._runtime.db) as connection:
             return await rows.hashes(connection, reservation_ids)
+
+
+def _check_change(
+    caller: Caller, pools: Mapping[str, PoolRecord], row: Row, end: datetime, now: datetime
+) -> None:
+    """Refuse what the access policies, or the pool that went, do not allow."""
+    pool = pools.get(row["pool_id"])
+    if pool is None:
+        raise InvalidStateError(
+            "its pool is archived, or no longer offered to its tenant",
+            given=row["pool_id"],
+            hint=f"It keeps what it has until {format_instant(row['ends_at'])}, or till a release",
+        )
+    attributes = attributes_of(draft_of(row).ask, (row["starts_at"], end, None), now)
+    check_update(caller, pool, attributes, longer=end > row["ends_at"])
 
 
 def _answer(

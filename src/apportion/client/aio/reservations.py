@@ -6,11 +6,17 @@ from datetime import datetime
 from apportion.client.aio.asking import AsyncAsking
 from apportion.client.aio.page import AsyncListing
 from apportion.client.answers import error_of_problem
-from apportion.client.requests import Document, Query, instant_of, keyed, path_of
+from apportion.client.requests import Document, Query, body_of, instant_of, keyed, path_of
 from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
 from apportion.pools.schemas import QuotaResource
-from apportion.reservations.schemas import QuotaExplained, ReservationCreate, ReservationView, State
+from apportion.reservations.schemas import (
+    QuotaExplained,
+    ReservationCreate,
+    ReservationUpdate,
+    ReservationView,
+    State,
+)
 
 
 class AsyncReservations(AsyncAsking):
@@ -56,6 +62,13 @@ class AsyncReservations(AsyncAsking):
     async def get_reservation(self, reservation_id: str) -> ReservationView:
         """Show a reservation and what it has."""
         return await self._send("GET", path_of("reservations", reservation_id), ReservationView)
+
+    async def update_reservation(
+        self, reservation_id: str, request: ReservationUpdate | Document
+    ) -> ReservationView:
+        """Let a reservation end later or sooner: an ``end``, or a ``duration`` from its start."""
+        path = path_of("reservations", reservation_id)
+        return await self._send("PATCH", path, ReservationView, body_of(request))
 
     async def release_reservation(self, reservation_id: str) -> ReservationView:
         """End a reservation now, or cancel it."""
