@@ -78,7 +78,7 @@ def read_end(request: ReservationUpdate, row: Row, now: datetime) -> datetime:
     if end <= earliest:
         raise InvalidInputError(
             "its window would be over",
-            **_asked(request),
+            **asked(request),
             allowed=f"an end after {format_instant(earliest)}",
             hint="To end it now, release it",
         )
@@ -202,7 +202,8 @@ def _end(request: ReservationUpdate, start: datetime) -> datetime:
     return start + duration
 
 
-def _asked(request: ReservationUpdate) -> dict[str, Any]:
+def asked(request: ReservationUpdate) -> dict[str, Any]:
+    """Return by which field an end came in, and what was given there, for a refusal."""
     field = "duration" if request.end is None else "end"
     return {"field": field, "given": request.duration if request.end is None else request.end}
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from apportion.authority.service import Caller
@@ -28,9 +28,10 @@ from apportion.reservations.admission import (
     read_window,
     request_hash,
 )
-from apportion.reservations.changing import OvertakenError, Row, change_end, read_end
+from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
 from apportion.reservations.ending import end_now
 from apportion.reservations.fleet import Fleet
+from apportion.reservations.lengths import check_lead, check_length
 from apportion.reservations.lifecycle import Lifecycle, draft_of
 from apportion.reservations.placer import CLASHES_MAX, Placer
 from apportion.reservations.plan import Decision, Refused
@@ -239,7 +240,7 @@ class Reservations:
                 raise OvertakenError
             now = self._runtime.now()
             end = read_end(request, row, now)
-            _check_change(caller, pools, row, end, now)
+            _check_change(caller, pools, row, (end, asked(request)), now)
             sooner = end < row["ends_at"]
             if end != row["ends_at"]:
                 await change_end(connection, caller, row, end, now)
@@ -295,6 +296,7 @@ class Reservations:
         ask = admit(request, records)
         window = start, end, duration = read_window(request, now)
         rights.check(records, attributes_of(ask, window, now))
+        _check_window(records, request, window, now)
         return Draft(
             id=own_id,
             tenant_id=caller.tenant_id,
@@ -321,10 +323,30 @@ class Reservations:
             return await rows.hashes(connection, reservation_ids)
 
 
-def _check_change(
-    caller: Caller, pools: Mapping[str, PoolRecord], row: Row, end: datetime, now: datetime
+def _check_window(
+    pools: Sequence[PoolRecord],
+    request: ReservationCreate,
+    window: tuple[datetime | None, datetime | None, timedelta | None],
+    now: datetime,
 ) -> None:
-    """Refuse what the access policies, or the pool that went, do not allow."""
+    """Refuse a window that one of the candidate pools does not take."""
+    start, end, duration = window
+    length = duration if end is None else end - (start or now)
+    field, given = ("duration", request.duration) if end is None else ("end", request.end)
+    for pool in pools:
+        check_length(pool, length or timedelta(), field=field, given=given)
+        check_lead(pool, start, now)
+
+
+def _check_change(
+    caller: Caller,
+    pools: Mapping[str, PoolRecord],
+    row: Row,
+    wanted: tuple[datetime, Mapping[str, Any]],
+    now: datetime,
+) -> None:
+    """Refuse what access policies do not allow, nor the pool's, nor a pool that went."""
+    end, given = wanted
     pool = pools.get(row["pool_id"])
     if pool is None:
         raise InvalidStateError(
@@ -334,6 +356,7 @@ def _check_change(
         )
     attributes = attributes_of(draft_of(row).ask, (row["starts_at"], end, None), now)
     check_update(caller, pool, attributes, longer=end > row["ends_at"])
+    check_length(pool, end - row["starts_at"], **given)
 
 
 def _answer(
