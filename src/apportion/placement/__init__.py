@@ -7,12 +7,15 @@ The picture is never the truth: what is chosen from it is judged by the database
 from apportion.placement.asks import Ask, DeviceAsk
 from apportion.placement.index import PoolIndex
 from apportion.placement.offers import Move, Offer, Piece
+from apportion.placement.policies import POLICIES, PolicyName
 from apportion.placement.selectors import Expression, Selector
 from apportion.placement.state import FOREVER, AtomState, GpuState, Held, HostHeld, NodeState
 from apportion.placement.verdicts import Reason, Verdict
+from apportion.placement.windows import Opening
 
 __all__ = [
     "FOREVER",
+    "POLICIES",
     "Ask",
     "AtomState",
     "DeviceAsk",
@@ -23,7 +26,9 @@ __all__ = [
     "Move",
     "NodeState",
     "Offer",
+    "Opening",
     "Piece",
+    "PolicyName",
     "PoolIndex",
     "Reason",
     "Selector",

@@ -1,6 +1,6 @@
 """What is asked of a pool, already admitted: whole numbers and parsed selectors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from apportion.placement.selectors import ANYTHING, Selector
@@ -33,14 +33,42 @@ class DeviceAsk:
     selector: Selector = ANYTHING
 
 
+Together = Literal["node", "gpu", "numa", "nvlink"]
+"""What all pieces of an ask share; their node they always do."""
+
+DOMAIN_OF: Final[dict[Together, str | None]] = {
+    "node": None,
+    "gpu": None,
+    "numa": "numaNode",
+    "nvlink": "nvlinkDomain",
+}
+"""The attribute that GPUs of one domain have in common, where it is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Devices and host resources of one node, all or nothing.
 
     ``vcpu_milli`` is in thousandths of a CPU, ``memory_mib`` in MiB; both may be 0. An ask without
-    devices takes host resources alone.
+    devices takes host resources alone. ``together`` asks for all pieces on one GPU, or on GPUs of
+    one NUMA node or NVLink domain (a GPU of which that is not known is a domain of its own);
+    ``apart`` for each on a GPU of its own.
     """
 
     devices: tuple[DeviceAsk, ...] = ()
     vcpu_milli: int = 0
     memory_mib: int = 0
+    together: Together = "node"
+    apart: bool = False
+
+    @property
+    def on_gpus(self) -> "Ask":
+        """What it asks of GPUs alone."""
+        return replace(self, vcpu_milli=0, memory_mib=0)
+
+    @property
+    def placed_freely(self) -> bool:
+        """Whether its pieces may lie on any GPUs of a node, or it has but one piece."""
+        if sum(device.count for device in self.devices) <= 1:
+            return True
+        return self.together == "node" and not self.apart

@@ -26,6 +26,7 @@ from apportion.placement.shelves import Shelves
 from apportion.placement.state import NEVER, GpuState, Held, HostHeld, NodeState
 from apportion.placement.timeline import HOST, Endings
 from apportion.placement.verdicts import Verdict
+from apportion.placement.windows import Opening, opening, openings
 
 _REFUSALS_KEPT = 1024
 """How many refusals are remembered while nothing is given back."""
@@ -191,6 +192,30 @@ class PoolIndex:
                 return found
         return self._refuse(ask, start, end, cut)
 
+    def openings(
+        self, ask: Ask, length: int, now: int, policy: PolicyName = DEFAULT
+    ) -> Iterator[Opening]:
+        """Yield when the ask could start for ``length``, in order: now, or when a node gets room.
+
+        The first is the earliest there is. Nothing is held, and nothing may be while it is asked.
+        """
+        offer = self.place(ask, now, now + length, now, policy)
+        if isinstance(offer, Offer):
+            node = self.nodes[offer.node]
+            yield opening(node, ask, offer, (now, now + length), now)
+        yield from openings(ask, length, now, self._ends())
+
+    def _ends(self) -> Iterator[tuple[int, NodeState]]:
+        """Yield when something held ends, in order, and on which node."""
+        for end, place, _, number in self._endings.ascending():
+            if number == HOST:
+                node = self.nodes.get(place)
+            else:
+                gpu = self._gpus.get(place)
+                node = None if gpu is None or gpu.standing is None else gpu.standing.node
+            if node is not None:
+                yield end, node
+
     def _alike(self, ask: Ask, window: tuple[int, int, int], policy: Policy) -> Offer | bool:
         """Place what is decided by states alone: one piece, or whole GPUs, told apart by no name.
 
@@ -200,7 +225,7 @@ class PoolIndex:
             standing = best_host(self._shelves, ask)
             return standing is not None and Offer(standing.node.id, ())
         device = ask.devices[0]
-        if len(ask.devices) > 1 or device.selector.on_atom:
+        if len(ask.devices) > 1 or device.selector.on_atom or not ask.placed_freely:
             return True
         order = self._shelves.order(device, device.count, policy)
         place = best(self._shelves, order, ask)

@@ -6,15 +6,14 @@ from apportion.placement.selectors import Selector
 from apportion.placement.state import AtomState, GpuState, NodeState
 
 
-def why_never(node: NodeState, devices: tuple[DeviceAsk, ...]) -> str | None:
-    """Name what keeps the node's GPUs from serving these devices, whatever is held; or None."""
+def why_never(node: NodeState, ask: Ask) -> str | None:
+    """Name what keeps the node's GPUs from serving an ask, whatever is held; or None."""
     if not node.healthy:
         return "node_unhealthy"
-    for device in devices:
+    for device in ask.devices:
         reason = _none_matches(node, device)
         if reason is not None:
             return reason
-    ask = Ask(devices)
     if not fits_empty(node, ask, bookable=False):
         return "larger_than_any_node"
     return None if fits_empty(node, ask, bookable=True) else "gpu_unbookable"
@@ -25,7 +24,7 @@ def why_not(node: NodeState, ask: Ask, start: int, end: int) -> str:
 
     A node that lacks host resources is counted so whether its GPUs have room or not.
     """
-    reason = why_never(node, ask.devices)
+    reason = why_never(node, ask)
     if reason is not None:
         return reason
     if ask.vcpu_milli > node.vcpu_milli or ask.memory_mib > node.memory_mib:

@@ -6,11 +6,11 @@ see `colouring`). Asking for several pieces is then a packing of pieces into bin
 class.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from apportion.placement.asks import CLASS_OF, Ask, DeviceAsk
+from apportion.placement.asks import CLASS_OF, DOMAIN_OF, Ask, DeviceAsk
 from apportion.placement.colouring import deal
 from apportion.placement.offers import Move, Offer, Piece
 from apportion.placement.selectors import Selector
@@ -47,8 +47,11 @@ def place_on(
     if not node.healthy or not node.hosts(ask.vcpu_milli, ask.memory_mib, start, end):
         return None
     bins = _bins(node, ask, lambda gpu: _open(gpu, start, end))
-    chosen = _pack(ask, bins, steps)
-    return None if chosen is None else _offer(node, ask, chosen, (start, end, now))
+    for near in _near(bins, ask):
+        chosen = _pack(ask, near, steps)
+        if chosen is not None:
+            return _offer(node, ask, chosen, (start, end, now))
+    return None
 
 
 def offer_of(
@@ -92,7 +95,7 @@ def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
     """
     bins = _bins(node, ask, lambda gpu: _full(gpu) if gpu.bookable or not bookable else ())
     try:
-        return _pack(ask, bins, STEPS_MAX) is not None
+        return any(_pack(ask, near, STEPS_MAX) is not None for near in _near(bins, ask))
     except SearchExhaustedError:
         return True
 
@@ -115,6 +118,23 @@ def _bins(
     # is free for this window only, so that what is free for ever stays so.
     bins.sort(key=lambda each: (each.left, each.gpu.idle, each.gpu.id))
     return bins
+
+
+def _near(bins: list[_Bin], ask: Ask) -> Iterator[list[_Bin]]:
+    """Yield the bins of each domain that pieces have to share; all of them where there is none.
+
+    A domain without a name is its GPU alone.
+    """
+    if ask.together == "node" or not ask.devices:
+        yield bins
+        return
+    key = DOMAIN_OF[ask.together]
+    domains: dict[Hashable, list[_Bin]] = {}
+    for each in bins:
+        named = None if key is None else each.gpu.shown_of(None).get(key)
+        domain = ("", each.gpu.id) if named is None else ("named", named)
+        domains.setdefault(domain, []).append(each)
+    yield from domains.values()
 
 
 def _open(gpu: GpuState, start: int, end: int) -> Iterator[_Bin]:
@@ -156,7 +176,7 @@ def _pack(ask: Ask, bins: list[_Bin], steps: int) -> list[tuple[int, _Bin]] | No
         ]
         for device in ask.devices
     ]
-    chosen = _Packing(ask.devices, bins, fits).solve(steps)
+    chosen = _Packing(ask, bins, fits).solve(steps)
     if chosen is None:
         return None
     return sorted(((device, bins[at]) for device, at in chosen), key=lambda pair: pair[0])
@@ -170,17 +190,16 @@ class _Packing:
     own stack: an ask may have more pieces than Python has frames.
     """
 
-    def __init__(
-        self, devices: tuple[DeviceAsk, ...], bins: list[_Bin], fits: list[list[int]]
-    ) -> None:
+    def __init__(self, ask: Ask, bins: list[_Bin], fits: list[list[int]]) -> None:
+        devices = ask.devices
         self.devices = devices
         self.fits = fits
         # The largest pieces first, then those with few bins: a dead end shows early.
         order = sorted(range(len(devices)), key=lambda d: (-devices[d].units, len(fits[d]), d))
         self.pieces = [device for device in order for _ in range(devices[device].count)]
         self.units = [each.units for each in bins]
-        self.holders = [each.holders for each in bins]
-        self.clashes = _clashes(bins)
+        self.holders = [1 if ask.apart else each.holders for each in bins]
+        self.clashes = _clashes(bins, apart=ask.apart)
         self.takers = [0] * len(bins)
         for device, fitting in enumerate(fits):
             for at in fitting:
@@ -250,15 +269,15 @@ class _Packing:
         return len(self.places), first, tuple(self.units), tuple(self.holders)
 
 
-def _clashes(bins: list[_Bin]) -> list[list[int]]:
-    """Return for each bin the instances of its GPU that cannot be held beside it."""
+def _clashes(bins: list[_Bin], *, apart: bool) -> list[list[int]]:
+    """Return for each bin the instances of its GPU that cannot be taken beside it."""
     clashes: list[list[int]] = [[] for _ in bins]
     by_gpu: dict[int, list[int]] = {}
     for at, each in enumerate(bins):
         if each.atom is not None:
             for other in by_gpu.setdefault(each.gpu.id, []):
                 beside = bins[other].atom
-                if beside is not None and beside.units & each.atom.units:
+                if apart or (beside is not None and beside.units & each.atom.units):
                     clashes[at].append(other)
                     clashes[other].append(at)
             by_gpu[each.gpu.id].append(at)

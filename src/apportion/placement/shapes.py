@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
-from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.asks import Ask
 from apportion.placement.keys import Keys
 from apportion.placement.reasons import why_never, why_not
 from apportion.placement.selectors import shared
@@ -80,8 +80,8 @@ class Shapes:
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
         self._of: dict[int, _Shape] = {}
-        self._never: dict[tuple[DeviceAsk, ...], dict[_Shape, str | None]] = {}
-        self._booked: dict[tuple[DeviceAsk, ...], Verdict] = {}
+        self._never: dict[Ask, dict[_Shape, str | None]] = {}
+        self._booked: dict[Ask, Verdict] = {}
 
     def add(self, node: NodeState) -> None:
         """Take a node in."""
@@ -114,7 +114,8 @@ class Shapes:
         ``looked_at`` are the nodes on which time makes a difference to the window, ``cut`` those
         whose search was cut short.
         """
-        if any(device.selector.on_atom for device in ask.devices):
+        named = any(device.selector.on_atom for device in ask.devices)
+        if named or (ask.together == "nvlink" and not ask.placed_freely):
             codes = Counter(
                 "search_exhausted" if node.id in cut else why_not(node, ask, start, end)
                 for shape in self._shapes.values()
@@ -127,20 +128,20 @@ class Shapes:
 
     def _without_hosts(self, ask: Ask) -> Verdict:
         """Count the reasons where only GPUs can be short: they change with the fleet alone."""
-        found = self._booked.get(ask.devices)
+        found = self._booked.get(ask)
         if found is None:
             if len(self._booked) >= _ASKS_KEPT:
                 self._booked.clear()
             counts: Counter[str] = Counter()
-            for shape, reason in self._answers(ask.devices).items():
+            for shape, reason in self._answers(ask).items():
                 counts[reason or "units_booked"] += len(shape.nodes)
-            found = self._booked[ask.devices] = verdict(len(self._of), counts)
+            found = self._booked[ask] = verdict(len(self._of), counts)
         return found
 
     def _with_hosts(
         self, ask: Ask, start: int, end: int, looked_at: Collection[int], cut: Collection[int]
     ) -> Verdict:
-        never = self._answers(ask.devices)
+        never = self._answers(ask)
         short_of_time = sum(1 for each in cut if never[self._of[each]] is None)
         counts = Counter({"search_exhausted": short_of_time, "units_booked": -short_of_time})
         for shape, reason in never.items():
@@ -167,16 +168,17 @@ class Shapes:
             return False
         return node.hosts(ask.vcpu_milli, ask.memory_mib, start, end)
 
-    def _answers(self, devices: tuple[DeviceAsk, ...]) -> dict[_Shape, str | None]:
-        found = self._never.get(devices)
+    def _answers(self, ask: Ask) -> dict[_Shape, str | None]:
+        on_gpus = ask.on_gpus
+        found = self._never.get(on_gpus)
         if found is None:
             if len(self._never) >= _ASKS_KEPT:
                 self._never.clear()
             found = {
-                shape: why_never(next(iter(shape.nodes.values())), devices)
+                shape: why_never(next(iter(shape.nodes.values())), on_gpus)
                 for shape in self._shapes.values()
             }
-            self._never[devices] = found
+            self._never[on_gpus] = found
         return found
 
     def _forget_answers(self) -> None:
@@ -189,5 +191,5 @@ def _signature(node: NodeState) -> Hashable:
 
 
 def _gpu_signature(gpu: GpuState) -> Hashable:
-    pieces = Counter(shared(gpu.shown_of(atom)) for atom in gpu.atoms)
+    pieces = Counter((atom.units, shared(gpu.shown_of(atom))) for atom in gpu.atoms)
     return gpu.split, gpu.ruler, shared(gpu.shown_of(None)), gpu.bookable, frozenset(pieces.items())

@@ -64,6 +64,11 @@ class Endings:
             if later:
                 return
 
+    def ascending(self) -> Iterator[Ending]:
+        """Yield all ends in order, those that no longer hold among them."""
+        for about in sorted(self._next):
+            yield from sorted(self._ends[about])
+
     def keep(self, endings: Iterable[Ending]) -> None:
         """Hold exactly these from now on."""
         self.__init__()

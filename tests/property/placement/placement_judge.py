@@ -41,6 +41,7 @@ class Gpu:
     model: str = "h100"
     numa: int = 0
     index: int = 0
+    nvlink: int | None = None
     # (units, profile) of each instance; an atom's id is its place in here plus 100 times the GPU's.
     atoms: tuple = ()
     bookable: bool = True
@@ -51,7 +52,7 @@ class Gpu:
             split=self.split,
             ruler=self.ruler,
             group={"gpuModel": self.model, "numaNode": self.numa},
-            attributes={"node": node, "gpuIndex": self.index},
+            attributes=self.attributes(node),
             atom=self.id if self.split == "none" else None,
             atoms=tuple(
                 AtomState(self.atom_id(at), mask_of(units), profile, self.atom_attributes(at))
@@ -59,6 +60,10 @@ class Gpu:
             ),
             bookable=self.bookable,
         )
+
+    def attributes(self, node):
+        known = {} if self.nvlink is None else {"nvlinkDomain": self.nvlink}
+        return {"node": node, "gpuIndex": self.index, **known}
 
     def atom_id(self, at):
         return 100 * self.id + at
@@ -127,6 +132,19 @@ class HostBooking:
         return HostHeld(self.start, self.end, self.vcpu, self.memory)
 
 
+def near_enough(ask, gpus):
+    """Tell whether GPUs, one a piece, are as near and as far as the ask wants."""
+    if ask.apart and len({gpu.id for gpu in gpus}) < len(gpus):
+        return False
+    domain = {
+        "node": lambda _: None,
+        "gpu": lambda gpu: gpu.id,
+        "numa": lambda gpu: gpu.numa,
+        "nvlink": lambda gpu: ("of its own", gpu.id) if gpu.nvlink is None else gpu.nvlink,
+    }[ask.together]
+    return len({domain(gpu) for gpu in gpus}) <= 1
+
+
 @dataclass
 class World:
     """A fleet, and who holds what when."""
@@ -161,7 +179,8 @@ class World:
         numbers = [n for n, device in enumerate(ask.devices) for _ in range(device.count)]
         choices = [[o for gpu in node.gpus for o in gpu.options(node.name, d)] for d in pieces]
         return any(
-            self._assignable(list(zip(numbers, pieces, ways, strict=True)), start, end)
+            near_enough(ask, [gpu for gpu, _ in ways])
+            and self._assignable(list(zip(numbers, pieces, ways, strict=True)), start, end)
             for ways in product(*choices)
         )
 
@@ -180,6 +199,14 @@ class World:
         atoms = [(gpu.id, at) for _, _, (gpu, at) in pieces if gpu.split in ("mig", "none")]
         apart = [(number, gpu.id) for number, d, (gpu, _) in pieces if d.cls == "gpu.share"]
         if len(set(atoms)) < len(atoms) or len(set(apart)) < len(apart):
+            return False
+        taken = [
+            (gpu.id, unit)
+            for _, _, (gpu, at) in pieces
+            if at is not None
+            for unit in gpu.atoms[at][0]
+        ]
+        if len(set(taken)) < len(taken):
             return False
         return all(
             self._room(gpu, at, [p for p in pieces if p[2][0] is gpu], now)
@@ -207,6 +234,7 @@ class World:
         assert Counter(piece.device for piece in offer.pieces) == {
             number: device.count for number, device in enumerate(ask.devices)
         }
+        assert near_enough(ask, [self.gpu(piece.gpu) for piece in offer.pieces])
         for piece in offer.pieces:
             device = ask.devices[piece.device]
             gpu = next(gpu for gpu in node.gpus if gpu.id == piece.gpu)

@@ -9,6 +9,15 @@ LAYOUTS = (
     (((0, 1, 2, 3), "3g"), ((4, 5), "2g"), ((6,), "1g")),
     (((0,), "1g"), ((1,), "1g"), ((2, 3), "2g")),
     (((0,), "1g"), ((1,), "1g")),
+    # Made on demand: places that overlap.
+    (
+        ((0,), "1g"),
+        ((1,), "1g"),
+        ((2,), "1g"),
+        ((0, 1), "2g"),
+        ((2, 3), "2g"),
+        ((0, 1, 2, 3), "4g"),
+    ),
 )
 EXPRESSIONS = (
     Expression("gpuModel", "In", ("H100",)),
@@ -54,6 +63,7 @@ def gpus(draw, gpu_id, index, splits):
         model=draw(st.sampled_from(["h100", "a100"])),
         numa=draw(st.integers(0, 1)),
         index=index,
+        nvlink=draw(st.sampled_from([None, None, 0, 1])),
         atoms=draw(st.sampled_from(LAYOUTS)) if split == "mig" else (),
         bookable=draw(st.integers(0, 9)) < 9,
     )
@@ -117,7 +127,9 @@ def asks(draw, world, selector=seldom_selectors):
         units = draw(st.sampled_from([1, 1, 1, 2, 2, 3])) if cls in ("gpu.slot", "gpu.share") else 1
         devices.append(DeviceAsk(cls, count, units, draw(selector)))
     small = st.sampled_from([0, 0, 0, 1, 3])
-    return Ask(tuple(devices), draw(small), draw(small))
+    together = draw(st.sampled_from(["node"] * 5 + ["gpu", "numa", "nvlink"]))
+    apart = draw(st.integers(0, 5)) == 5
+    return Ask(tuple(devices), draw(small), draw(small), together, apart)
 
 
 @st.composite

@@ -7,17 +7,20 @@ from hypothesis import strategies as st
 from placement_judge import World
 from placement_strategies import asks, cases, puzzles, windows, worlds
 
-from apportion.placement import Offer, Verdict
+from apportion.placement import POLICIES, Offer, Verdict
 from apportion.placement.reasons import why_not
 
 # Interesting cases are rare among these, and each is quick.
 MORE = settings(max_examples=6 * settings.default.max_examples)
 
 
-def judge(world: World, ask, start, end, now):
+policies = st.sampled_from(sorted(POLICIES))
+
+
+def judge(world: World, ask, start, end, now, *, policy="fragmentation"):
     """Place the ask and compare the answer with what the judge finds."""
     index = world.index()
-    answer = index.place(ask, start, end, now)
+    answer = index.place(ask, start, end, now, policy)
     possible = any(world.fits(node, ask, start, end) for node in world.nodes)
     event(f"possible: {possible}")
     assert isinstance(answer, Offer) == possible, answer
@@ -33,9 +36,9 @@ def judge(world: World, ask, start, end, now):
 
 
 @MORE
-@given(cases())
-def test_an_ask_is_accepted_exactly_when_some_assignment_on_one_node_exists(case):
-    judge(*case)
+@given(cases(), policies)
+def test_an_ask_is_accepted_exactly_when_some_assignment_on_one_node_exists(case, policy):
+    judge(*case, policy=policy)
 
 
 @MORE
@@ -45,9 +48,9 @@ def test_slots_and_shares_are_refused_only_when_no_deal_of_units_makes_room(case
 
 
 @MORE
-@given(cases(splits=[("mig",), ("none",), ("mig", "none")], max_nodes=2))
-def test_whole_pieces_are_refused_only_when_no_choice_of_them_is_free(case):
-    judge(*case)
+@given(cases(splits=[("mig",), ("none",), ("mig", "none")], max_nodes=2), policies)
+def test_whole_pieces_are_refused_only_when_no_choice_of_them_is_free(case, policy):
+    judge(*case, policy=policy)
 
 
 @MORE

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 from placement_judge import HORIZON, SEATS, Booking, Gpu, HostBooking, Node, World
 from placement_strategies import asks, windows, worlds
 
-from apportion.placement import Ask, DeviceAsk, Offer
+from apportion.placement import POLICIES, Ask, DeviceAsk, Offer
 from apportion.placement.skyline import Skyline
 
 spans = st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 3))
@@ -107,7 +107,8 @@ class Days(RuleBasedStateMachine):
     def reserve(self, data, window):
         start, end = self.now + window[0], self.now + window[1]
         ask = data.draw(asks(self.world))
-        answer = self.index.place(ask, start, end, self.now)
+        policy = data.draw(st.sampled_from(sorted(POLICIES)))
+        answer = self.index.place(ask, start, end, self.now, policy)
         possible = any(self.world.fits(node, ask, start, end) for node in self.world.nodes)
         assert isinstance(answer, Offer) == possible
         holder = f"r{self.count}"
