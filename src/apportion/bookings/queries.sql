@@ -25,11 +25,11 @@ INSERT INTO bookings (
 )
 SELECT
     tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation, units,
-    tstzrange(starts, ends), tstzrange(starts, ends), share_num, share_den
+    tstzrange(starts, held_until), tstzrange(starts, ends), share_num, share_den
 FROM json_to_recordset(%(rows)s::json) AS new (
     tenant_id text, pool_id text, gpu_id int, reservation_id text, piece int, device int, class text,
     atom_id bigint, generation int, units int4multirange, starts timestamptz, ends timestamptz,
-    share_num int, share_den int
+    held_until timestamptz, share_num int, share_den int
 );
 
 -- name: insert_those_free
@@ -40,11 +40,11 @@ INSERT INTO bookings (
 )
 SELECT
     tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation, units,
-    tstzrange(starts, ends), tstzrange(starts, ends), share_num, share_den
+    tstzrange(starts, held_until), tstzrange(starts, ends), share_num, share_den
 FROM json_to_recordset(%(rows)s::json) AS new (
     tenant_id text, pool_id text, gpu_id int, reservation_id text, piece int, device int, class text,
     atom_id bigint, generation int, units int4multirange, starts timestamptz, ends timestamptz,
-    share_num int, share_den int
+    held_until timestamptz, share_num int, share_den int
 )
 ON CONFLICT DO NOTHING
 RETURNING reservation_id, piece;
@@ -104,14 +104,17 @@ DELETE FROM host_bookings
 WHERE reservation_id = ANY (%(ids)s) AND changed_xid = pg_current_xact_id();
 
 -- name: shorten
+-- What is held after the end, for cleaning up, is held after this end too.
 UPDATE bookings
-SET during = tstzrange(lower(during), %(now)s),
-    planned = tstzrange(lower(planned), least(upper(planned), %(now)s)),
+SET during = tstzrange(
+        lower(during), %(now)s + coalesce(upper(during) - upper(planned), '0'::interval)
+    ),
+    planned = tstzrange(lower(planned), %(now)s),
     changed_xid = pg_current_xact_id()
 WHERE reservation_id = ANY (%(ids)s)
     AND voided_at IS NULL
-    AND lower(during) < %(now)s
-    AND (upper_inf(during) OR upper(during) > %(now)s);
+    AND lower(planned) < %(now)s
+    AND (upper_inf(planned) OR upper(planned) > %(now)s);
 
 -- name: void
 UPDATE bookings
@@ -207,7 +210,7 @@ WHERE atoms.id = ANY (%(ids)s)
 SELECT
     reservation_id, gpus.uuid AS gpu_id, nodes.name AS node, device, bookings.class AS cls,
     bookings.units::text AS units, atoms.key AS atom, bookings.share_num, bookings.share_den,
-    lower(planned) AS start, upper(planned) AS end
+    lower(planned) AS start, upper(planned) AS end, upper(during) AS held_until
 FROM bookings
 JOIN gpus ON gpus.id = bookings.gpu_id
 JOIN nodes ON nodes.id = gpus.node_id
@@ -283,8 +286,15 @@ WHERE id = (SELECT node_id FROM host_bookings WHERE reservation_id = %(id)s AND 
 FOR NO KEY UPDATE;
 
 -- name: end_at
+-- What is held after the end, for cleaning up, is held after this end too; the calendar has a last day.
 UPDATE bookings
-SET during = tstzrange(lower(during), %(end)s),
+SET during = tstzrange(
+        lower(during),
+        least(
+            %(end)s + coalesce(upper(during) - upper(planned), '0'::interval),
+            '9999-12-31T23:59:59.999999Z'
+        )
+    ),
     planned = tstzrange(lower(planned), %(end)s),
     changed_xid = pg_current_xact_id()
 WHERE reservation_id = %(id)s AND voided_at IS NULL;

@@ -60,7 +60,10 @@ register(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBooking:
-    """One piece: ``units`` is a mask, [start, end) the window, ``share`` what of a GPU it is."""
+    """One piece: ``units`` is a mask, [start, end) the window, ``share`` what of a GPU it is.
+
+    ``held_until`` is the end, or later: by then it is cleaned up, and others can have it.
+    """
 
     tenant_id: str
     pool_id: str
@@ -74,6 +77,7 @@ class NewBooking:
     units: int
     start: datetime
     end: datetime
+    held_until: datetime
     share: Fraction
 
     @property
@@ -149,6 +153,7 @@ class BookingView:
     share: Fraction
     start: datetime
     end: datetime
+    held_until: datetime
 
 
 async def take_turn(connection: Connection, pool_ids: Collection[str]) -> None:
@@ -194,6 +199,7 @@ async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[
             "units": to_multirange(b.units),
             "starts": b.start,
             "ends": b.end,
+            "held_until": b.held_until,
             "share_num": b.share.numerator,
             "share_den": b.share.denominator,
         }
@@ -253,7 +259,10 @@ async def withdraw(connection: Connection, reservation_ids: Collection[str]) -> 
 
 
 async def finish(connection: Connection, reservation_ids: Sequence[str], now: datetime) -> None:
-    """End at ``now``: what has begun is shortened, what has not is voided, what has ended stays."""
+    """End at ``now``: what has begun is shortened, what has not is voided, what has ended stays.
+
+    What is held for cleaning up after its end is held as long after this one.
+    """
     parameters = {"ids": sorted(reservation_ids), "now": now}
     for name in ("shorten", "void", "shorten_host", "void_host"):
         await connection.execute(_QUERIES[name], parameters)

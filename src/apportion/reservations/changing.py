@@ -136,10 +136,12 @@ def _reach(
 ) -> _Reach:
     """Find how far the reservation's pieces on a GPU can go beside what others have there."""
     old_end, end = ends
+    # What is held after the end, for cleaning up, is held after any other end as well.
+    gap = max(each.end for key, each in held.items() if key[0] == reservation_id) - old_end
 
     def moves_for(until: int) -> tuple[Move, ...] | None:
         longer = {
-            key: replace(each, end=until) if key[0] == reservation_id else each
+            key: replace(each, end=until + gap) if key[0] == reservation_id else each
             for key, each in held.items()
         }
         return _moves(gpu, longer, reservation_id, now)
@@ -148,9 +150,10 @@ def _reach(
     if moves is not None:
         return _Reach(end, moves)
     # Only where another one begins can it come to be too much.
-    starts = sorted({each.start for each in held.values() if old_end < each.start < end})
-    fitting = bisect_right(starts, False, key=lambda until: moves_for(until) is None)
-    return _Reach(starts[fitting - 1] if fitting else old_end)
+    others = {each.start - gap for each in held.values()}
+    stops = sorted(each for each in others if old_end < each < end)
+    fitting = bisect_right(stops, False, key=lambda until: moves_for(until) is None)
+    return _Reach(stops[fitting - 1] if fitting else old_end)
 
 
 def _moves(

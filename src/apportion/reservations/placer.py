@@ -16,8 +16,7 @@ from apportion.pools.service import (
     QuotaKey,
     archived_pools,
     charge,
-    hold_records,
-    read_quotas,
+    hold_with_quotas,
 )
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
@@ -122,15 +121,12 @@ class Placer:
     ) -> tuple[dict[str, Decision | None], bool]:
         now = self._runtime.now()
         # Who may use what is read here once more, and held: the ask was admitted some time ago.
-        pools = await hold_records(connection, caller, named)
+        pools, quotas = await hold_with_quotas(connection, caller, named)
         gone = named - pools.keys()
         archived = await archived_pools(connection, gone) if gone else ()
         # Before looking who is there: whoever commits after that look is read at the next sync.
         horizon = await self._fleet.sync(connection, list(pools), now)
         fresh = await _not_there(connection, drafts)
-        quotas = await read_quotas(
-            connection, {pool.quota_tenant_id for pool in pools.values()}, list(pools)
-        )
         planner = Planner(self._fleet, pools, archived, quotas, now)
         current = _Try(self._fleet, horizon, planner)
         tries.append(current)

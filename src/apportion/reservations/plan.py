@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from apportion.bookings.service import NewBooking, NewHostBooking
 from apportion.errors import ApportionError, QuotaExceededError
@@ -72,6 +72,8 @@ class Refused:
     draft: Draft
     error: ApportionError
 
+
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 Decision = Placed | Waiting | Gone | Refused
 
@@ -172,7 +174,8 @@ class Planner:
             return short
         start, end = window
         index = self._fleet.indexes[pool.id]
-        offer = index.place(draft.ask, micros(start), micros(end), micros(self._now))
+        held_until = micros(_held_until(end, pool))
+        offer = index.place(draft.ask, micros(start), held_until, micros(self._now))
         if isinstance(offer, Verdict):
             return offer
         shares = [self._share(draft, pool, piece) for piece in offer.pieces]
@@ -198,6 +201,7 @@ class Planner:
                 units=piece.units,
                 start=start,
                 end=end,
+                held_until=_held_until(end, pool),
                 share=share,
             )
             for number, (piece, share) in enumerate(zip(offer.pieces, found.shares, strict=True))
@@ -221,7 +225,8 @@ class Planner:
         index = self._fleet.indexes[placed.pool.id]
         start, end = micros(placed.start), micros(placed.end)
         for booking in placed.bookings:
-            index.book(booking.gpu_id, booking.key, Held(start, end, booking.units))
+            held = Held(start, micros(booking.held_until), booking.units)
+            index.book(booking.gpu_id, booking.key, held)
         ask = placed.draft.ask
         if placed.host is not None:
             held = HostHeld(start, end, ask.vcpu_milli, ask.memory_mib)
@@ -341,6 +346,11 @@ class Planner:
             **({"quota": _shorts(short)} if short else {}),
             **({"gone": gone} if gone else {}),
         }
+
+
+def _held_until(end: datetime, pool: PoolRecord) -> datetime:
+    """Return when others can have what is free at an end; the calendar has a last day."""
+    return end + min(pool.policy.window.gap, _LAST - end)
 
 
 def _shorts(short: Sequence[_Short]) -> list[dict[str, str]]:

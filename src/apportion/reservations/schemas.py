@@ -98,7 +98,10 @@ class ReservationUpdate(Schema):
 
 
 class BookingOut(View):
-    """One piece: which units of which GPU, and what part of a GPU hour an hour of it is."""
+    """One piece: which units of which GPU, and what part of a GPU hour an hour of it is.
+
+    Nobody else has them before ``held_until``: the end, and a gap for cleaning up.
+    """
 
     gpu_id: str
     node: str
@@ -109,6 +112,7 @@ class BookingOut(View):
     share: ShareText
     start: AwareDatetime
     end: AwareDatetime
+    held_until: AwareDatetime
 
 
 class HostOut(View):

@@ -55,6 +55,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
                     "share": each.share,
                     "start": each.start,
                     "end": each.end,
+                    "held_until": each.held_until,
                 }
             )
             for each in booked
