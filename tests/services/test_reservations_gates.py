@@ -9,8 +9,7 @@ from services_world import world_on
 
 from apportion.authority.service import Caller
 from apportion.errors import ApportionError, NotFoundError
-from apportion.pools.service import close_gates_of, hold_records, read_quotas
-from apportion.reservations import placer
+from apportion.pools.service import close_gates_of, hold_records
 from apportion.reservations.service import Reservations
 from apportion.store.connections import open_pool, transaction
 from apportion.tenants.service import delete_tenant
@@ -150,10 +149,10 @@ async def test_whatever_changes_who_may_use_a_pool_waits_for_who_is_being_placed
     pool, acme = await crowded(world)
     inside, go_on = asyncio.Event(), asyncio.Event()
 
-    async def slowly(*quotas_of):
+    async def slowly(*pools):
         inside.set()
         await go_on.wait()
-        return await read_quotas(*quotas_of)
+        return await sync(*pools)
 
     async def change_it():
         match change:
@@ -168,7 +167,8 @@ async def test_whatever_changes_who_may_use_a_pool_waits_for_who_is_being_placed
             case _:
                 await delete_tenant(world.runtime, world.caller, acme.tenant_id)
 
-    monkeypatch.setattr(placer, "read_quotas", slowly)
+    sync = world.reservations.fleet.sync
+    monkeypatch.setattr(world.reservations.fleet, "sync", slowly)
     placing = asyncio.create_task(world.reservations.create(acme, ask(pool.id, device())))
     await inside.wait()
     changing = asyncio.create_task(change_it())

@@ -4,7 +4,7 @@ Limits change while the pool's row is held; what is used changes with each booki
 limit but its own row, which is the last lock of all.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -159,9 +159,14 @@ async def read_quotas(
     cursor = await connection.execute(
         QUERIES["quotas"], {"tenant_ids": list(tenant_ids), "pool_ids": list(pool_ids)}
     )
+    return quotas_by_key(await cursor.fetchall())
+
+
+def quotas_by_key(rows: Iterable[Row]) -> dict[QuotaKey, Quota]:
+    """Return rows of quotas by tenant, pool and resource."""
     return {
         (row["tenant_id"], row["pool_id"], row["resource"]): Quota(row["max"], row["used"])
-        for row in await cursor.fetchall()
+        for row in rows
     }
 
 

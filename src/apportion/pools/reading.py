@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from apportion.authority.service import Caller, hold_tenant, no_tenant
 from apportion.pools.gates import enter_gates
+from apportion.pools.quotas import Quota, QuotaKey, quotas_by_key
 from apportion.pools.rows import (
     QUERIES,
     PoolRecord,
@@ -65,14 +66,7 @@ async def find_records(
     connection: Connection, caller: Caller, pool_ids: Collection[str]
 ) -> dict[str, PoolRecord]:
     """Return those of some pools that the caller may use and that take new work, by id."""
-    cursor = await connection.execute(
-        QUERIES["records"],
-        {
-            "tenant_id": caller.tenant_id,
-            "lineage": list(caller.lineage),
-            "ids": list(pool_ids),
-        },
-    )
+    cursor = await connection.execute(QUERIES["records"], _named(caller, pool_ids))
     return {row["id"]: record_of(row) for row in await cursor.fetchall()}
 
 
@@ -83,8 +77,35 @@ async def hold_records(
 
     Who may use them stays as it is until the transaction ends (see `gates`).
     """
-    await enter_gates(connection, [caller.tenant_id, *pool_ids])
-    return await find_records(connection, caller, pool_ids)
+    records, _ = await hold_with_quotas(connection, caller, pool_ids)
+    return records
+
+
+async def hold_with_quotas(
+    connection: Connection, caller: Caller, pool_ids: Collection[str]
+) -> tuple[dict[str, PoolRecord], dict[QuotaKey, Quota]]:
+    """Do as `hold_records`, and return the quotas there of the caller and of those above it too.
+
+    What is left of them only `charge` knows in the end.
+    """
+    of_whom = {"tenant_ids": list(caller.lineage), "pool_ids": list(pool_ids)}
+    # One trip for all three; each statement sees what those had done who were waited for.
+    async with connection.pipeline():
+        await enter_gates(connection, [caller.tenant_id, *pool_ids])
+        records = await connection.execute(QUERIES["records"], _named(caller, pool_ids))
+        quotas = await connection.execute(QUERIES["quotas"], of_whom)
+    return (
+        {row["id"]: record_of(row) for row in await records.fetchall()},
+        quotas_by_key(await quotas.fetchall()),
+    )
+
+
+def _named(caller: Caller, pool_ids: Collection[str]) -> dict[str, object]:
+    return {
+        "tenant_id": caller.tenant_id,
+        "lineage": list(caller.lineage),
+        "ids": list(pool_ids),
+    }
 
 
 async def offered_pools(connection: Connection, caller: Caller) -> list[str]:

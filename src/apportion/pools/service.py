@@ -13,7 +13,6 @@ from apportion.pools.quotas import (
     find_quota,
     get_quota,
     list_quotas,
-    read_quotas,
     set_quota,
 )
 from apportion.pools.reading import (
@@ -24,6 +23,7 @@ from apportion.pools.reading import (
     gpu_models,
     hold_record,
     hold_records,
+    hold_with_quotas,
     list_pools,
     load_record,
     offered_pools,
@@ -60,6 +60,7 @@ __all__ = [
     "gpu_models",
     "hold_record",
     "hold_records",
+    "hold_with_quotas",
     "list_offers",
     "list_pools",
     "list_quotas",
@@ -67,7 +68,6 @@ __all__ = [
     "load_record",
     "offer_pool",
     "offered_pools",
-    "read_quotas",
     "register_follow_up",
     "register_validator",
     "set_quota",
