@@ -1,4 +1,8 @@
-"""A reservation's end is moved from the command line."""
+"""A reservation's end is moved from the command line, within what its pool takes."""
+
+from pathlib import Path
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "windows.md").read_text("utf-8")
 
 
 def test_an_end_is_moved_and_a_refusal_names_the_flag_and_until_when(cli, server):
@@ -10,11 +14,24 @@ def test_an_end_is_moved_and_a_refusal_names_the_flag_and_until_when(cli, server
     assert (said.code, "2h in all" in said.out) == (0, True)
     said = cli("reservation", "update", first["id"], "--until", "2036-12-01T13:00:00Z")
     assert said.code == 1
-    assert "--until: others have booked units of its GPU by then" in said.err
-    assert "allowed: an end until 2036-12-01T12:00:00Z" in said.err
+    # As the guide shows it.
+    [shown] = [line.strip() for line in GUIDE.splitlines() if "--until: others" in line]
+    assert shown in said.err
     said = cli(
         "reservation", "update", first["id"], "--until", "2036-12-01T12:00:00Z", "-o", "json"
     )
     assert said.data["end"] == "2036-12-01T12:00:00Z"
     said = cli("reservation", "update", first["id"], "--for", "soon")
     assert (said.code, "--for: " in said.err) == (2, True)
+
+
+def test_a_pool_takes_windows_as_the_guide_sets_them(cli, server):
+    pool = server.pool("H100", "exclusive", ())
+    [line] = [line.strip() for line in GUIDE.splitlines() if "pool update" in line]
+    assert cli(*line.replace("notebooks", pool.name).split()[1:]).code == 0
+    words = ("reserve", "--pool", pool.name, "--gpus", "1", "--for")
+    said = cli(*words, "100m")
+    assert (said.code, "--for: " in said.err, "1h30m or 2h" in said.err) == (2, True, True)
+    assert cli(*words, "9h").code == 2
+    said = cli(*words, "2h", "-o", "json")
+    assert said.data["bookings"][0]["held_until"] > said.data["bookings"][0]["end"]
