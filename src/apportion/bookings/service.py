@@ -337,19 +337,31 @@ async def end_host_at(
 async def horizon(connection: Connection) -> str:
     """Return a position such that whatever changes later is at or after it."""
     cursor = await connection.execute(_QUERIES["horizon"])
-    row = await cursor.fetchone()
+    return _position(await cursor.fetchone())
+
+
+def _position(row: Mapping[str, Any] | None) -> str:
     return str(row["xmin"]) if row is not None else "0"
 
 
 async def changes(
     connection: Connection, since: str, now: datetime
-) -> tuple[list[GpuChange], list[HostChange]]:
-    """Return all bookings that may have changed since a `horizon`, as they stand now."""
+) -> tuple[str, list[GpuChange], list[HostChange]]:
+    """Return all bookings that may have changed since a `horizon`, as they stand now.
+
+    The first is a new horizon, to go on from.
+    """
     parameters = {"since": since, "now": now}
-    gpus = await connection.execute(_QUERIES["changed"], parameters)
-    gpu_changes = [_gpu_change(row) for row in await gpus.fetchall()]
-    hosts = await connection.execute(_QUERIES["changed_host"], parameters)
-    return gpu_changes, [_host_change(row) for row in await hosts.fetchall()]
+    # One trip for all three, the horizon first: what commits meanwhile is read again next time.
+    async with connection.pipeline():
+        horizon = await connection.execute(_QUERIES["horizon"])
+        gpus = await connection.execute(_QUERIES["changed"], parameters)
+        hosts = await connection.execute(_QUERIES["changed_host"], parameters)
+    return (
+        _position(await horizon.fetchone()),
+        [_gpu_change(row) for row in await gpus.fetchall()],
+        [_host_change(row) for row in await hosts.fetchall()],
+    )
 
 
 async def live(

@@ -18,6 +18,8 @@ from apportion.store.connections import Connection
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_UNREAD = str(2**64)
+"""A position after all transactions."""
 
 
 def micros(instant: datetime) -> int:
@@ -41,21 +43,27 @@ class Fleet:
         Returns a position for `rewind`: what commits later is at or after it.
         """
         async with self._lock:
-            # Taken first: what commits while we read is read again next time.
-            horizon = await bookings.horizon(connection)
-            since, self._horizon = self._horizon, horizon
+            # Whoever rewinds while we read is heeded: the lowest counts.
+            since, self._horizon = self._horizon, _UNREAD
             try:
-                if self.indexes:
-                    self._apply(*await bookings.changes(connection, since, now))
+                horizon = await self._read(connection, since, now)
             except BaseException:
                 self.rewind(since)
                 raise
+            self.rewind(horizon)
             revisions = await nodes.fleet_revisions(connection, pool_ids)
             for pool_id, revision in revisions.items():
                 if self._revisions.get(pool_id) != revision:
                     await self._load(connection, pool_id, now)
                     self._revisions[pool_id] = revision
             return horizon
+
+    async def _read(self, connection: Connection, since: str, now: datetime) -> str:
+        if not self.indexes:
+            return await bookings.horizon(connection)
+        horizon, gpus, hosts = await bookings.changes(connection, since, now)
+        self._apply(gpus, hosts)
+        return horizon
 
     def rewind(self, horizon: str) -> None:
         """Read again, at the next sync, what has changed since a position that `sync` returned.
