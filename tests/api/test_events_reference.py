@@ -45,7 +45,9 @@ def story(with_client, clock, reservations):
         for _ in range(2):
             client.join_node(pool.id, inventory("n1", gpu("H100", 0)))
         later = clock().replace(hour=10)
-        client.create_reservation(ask(pool.id, device(), start=later, duration="4h"))
+        held = client.create_reservation(ask(pool.id, device(), start=later, duration="4h"))
+        for duration in ("5h", "4h"):
+            client.update_reservation(held.id, {"duration": duration})
         client.create_reservation(ask(pool.id, device(), start=later, duration="4h"))
         hook = client.create_webhook({"name": "h", "url": "https://example.com/"}).webhook
         client.update_webhook(hook.id, {"version": 1, "enabled": False})
