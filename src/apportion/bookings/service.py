@@ -347,10 +347,7 @@ def _position(row: Mapping[str, Any] | None) -> str:
 async def changes(
     connection: Connection, since: str, now: datetime
 ) -> tuple[str, list[GpuChange], list[HostChange]]:
-    """Return all bookings that may have changed since a `horizon`, as they stand now.
-
-    The first is a new horizon, to go on from.
-    """
+    """Return a new `horizon`, and all bookings that may have changed since one, as they stand."""
     parameters = {"since": since, "now": now}
     # One trip for all three, the horizon first: what commits meanwhile is read again next time.
     async with connection.pipeline():
