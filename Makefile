@@ -9,7 +9,7 @@ SECONDS ?= 60
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-pg15 check format bench bench-openb bench-churn bench-mig contract torture clean
+.PHONY: help up test test-pg15 check format bench bench-openb bench-churn bench-mig bench-decision contract torture clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,7 +56,8 @@ bench: .venv/.dev ## measure; results in bench/results
 bench-openb: .venv/.dev ## replay the public fragmentation experiment; QUICK=1 for a look
 bench-churn: .venv/.dev ## replay the public trace as requests that come and go; QUICK=1
 bench-mig: .venv/.dev ## replay MIG cut on demand beside the rules in use; QUICK=1
-bench-openb bench-churn bench-mig:
+bench-decision: .venv/.dev ## what a decision costs up to 1,000,000 GPUs; QUICK=1
+bench-openb bench-churn bench-mig bench-decision:
 	$(RUN)/python -m bench $@
 
 contract: .venv/.dev ## hold the OpenAPI document against a real server, at least 5,000 cases
