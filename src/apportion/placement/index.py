@@ -6,13 +6,13 @@ there fits any window. Only where nothing is found so is it asked who has what w
 refusal counts is kept by shape of node (see `shapes`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from apportion.placement.asks import Ask, DeviceAsk
 from apportion.placement.calendar import Calendars
 from apportion.placement.choosing import best, best_host
 from apportion.placement.names import Names
-from apportion.placement.offers import HeldKey, Offer
+from apportion.placement.offers import HeldKey, Move, Offer
 from apportion.placement.policies import DEFAULT, POLICIES, Policy, PolicyName
 from apportion.placement.search import (
     STEPS_MAX,
@@ -30,6 +30,8 @@ from apportion.placement.windows import Opening, opening, openings
 
 _REFUSALS_KEPT = 1024
 """How many refusals are remembered while nothing is given back."""
+_GANG = "gang/"
+"""Who holds, for a moment, what the members of a gang get."""
 
 
 class PoolIndex:
@@ -191,6 +193,44 @@ class PoolIndex:
             if found is not None:
                 return found
         return self._refuse(ask, start, end, cut)
+
+    def place_gang(
+        self, asks: Sequence[Ask], start: int, end: int, now: int, policy: PolicyName = DEFAULT
+    ) -> tuple[Offer, ...] | Verdict:
+        """Choose room for each of several asks, on any nodes, or say why one of them has none.
+
+        They are placed one after the other, each beside those before it; alike ones are never
+        refused while there is room for all. Nothing is held when this returns.
+        """
+        self.advance(now)
+        freed = self.freed
+        offers: list[Offer] = []
+        moved: list[tuple[Move, Held]] = []
+        answer: Offer | Verdict | None = None
+        for number, ask in enumerate(asks):
+            answer = self.place(ask, start, end, now, policy)
+            if isinstance(answer, Verdict):
+                break
+            offers.append(answer)
+            for move in answer.moves:
+                before = self._gpus[move.gpu].held[move.key]
+                moved.append((move, before))
+                self.book(move.gpu, move.key, Held(before.start, before.end, move.units))
+            for at, piece in enumerate(answer.pieces):
+                key = (f"{_GANG}{number}", at)
+                self.book(piece.gpu, key, Held(start, end, piece.units))
+            host = HostHeld(start, end, ask.vcpu_milli, ask.memory_mib)
+            self.book_host(answer.node, f"{_GANG}{number}", host)
+        for number, offer in enumerate(offers):
+            for at, piece in enumerate(offer.pieces):
+                self.free(piece.gpu, (f"{_GANG}{number}", at))
+            self.free_host(offer.node, f"{_GANG}{number}")
+        for move, held in reversed(moved):
+            self.book(move.gpu, move.key, held)
+        # Nothing was given back; but what was refused beside the gang may fit now.
+        self.freed = freed
+        self._refusals.clear()
+        return answer if isinstance(answer, Verdict) else tuple(offers)
 
     def openings(
         self, ask: Ask, length: int, now: int, policy: PolicyName = DEFAULT
