@@ -128,6 +128,12 @@ ROWS = {
         "created_at": DAY,
         "updated_at": DAY,
     },
+    "reservation_reasons": {
+        "reservation_id": "res_1",
+        "tenant_id": "root",
+        "since": DAY,
+        "reason": '{"code": "units_booked"}',
+    },
     "host_bookings": {
         "tenant_id": "root",
         "node_id": 1,

@@ -180,6 +180,20 @@ BROKEN = {
             },
             "reservations_asks_for_time",
         ),
+        ({"id": "res_2", "open_ended": True}, "reservations_asks_for_time"),
+        ({"id": "res_2", "end_before": DAY}, "reservations_slack_has_length"),
+        (
+            {
+                "id": "res_2",
+                "duration": None,
+                "open_ended": True,
+                "end_before": "2026-03-09 00:00+00",
+            },
+            "reservations_slack_has_length",
+        ),
+        ({"id": "res_2", "members": 0}, "reservations_members_counted"),
+        ({"id": "res_2", "members": 65}, "reservations_members_counted"),
+        ({"id": "res_2", "placement": "[]"}, "reservations_placement_is_object"),
         ({"id": "res_2", "devices": "[]"}, "reservations_asks_for_something"),
         ({"id": "res_2", "vcpu_milli": -1}, "reservations_host_not_negative"),
         ({"id": "res_2", "candidates": ["pool_9"], "pool_id": "pool_9"}, "reservations_pool_fkey"),
@@ -198,6 +212,9 @@ BROKEN = {
         ({}, "webhooks_pkey"),
         ({"id": "hook_2"}, "webhooks_name_key"),
         ({"id": "hook_2", "name": "b", "tenant_id": "nobody"}, "webhooks_tenant_fkey"),
+    ],
+    "reservation_reasons": [
+        ({"since": "2026-03-03 10:00+00", "reason": "{}"}, "reservation_reasons_coded"),
     ],
     "deliveries": [
         ({}, "deliveries_event_key"),

@@ -28,8 +28,10 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 class Draft:
     """An admitted request on its way to a place.
 
-    The window is [asked_start, asked_end), or ``duration`` from the moment that it is placed.
-    ``waiting`` marks one that is stored already, pending, and tried again.
+    The window is [asked_start, asked_end), or ``duration`` from the moment that it is placed, or
+    ``open_ended``; with ``end_before`` it may begin whenever it is over by then. Each of the
+    ``members`` of a gang gets what the ask says. ``waiting`` marks one that is stored already,
+    pending, and tried again.
     """
 
     id: str
@@ -45,6 +47,12 @@ class Draft:
     pending_until: datetime
     request_hash: bytes
     created_at: datetime
+    placement: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    members: int = 1
+    end_before: datetime | None = None
+    open_ended: bool = False
+    series_id: str | None = None
+    priority: int = 0
     waiting: bool = False
     reason: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -82,7 +90,10 @@ def candidates(request: ReservationCreate) -> list[str]:
 
 def request_hash(request: ReservationCreate) -> bytes:
     """Return what two requests share exactly when they ask for the same thing."""
-    body = request.model_dump_json(by_alias=True, exclude={"idempotency_key"})
+    # What is left at its default does not count: a later version may have more to leave out.
+    body = request.model_dump_json(
+        by_alias=True, exclude={"idempotency_key"}, exclude_defaults=True
+    )
     return hashlib.sha256(body.encode()).digest()
 
 

@@ -160,6 +160,12 @@ def draft_of(row: Mapping[str, Any]) -> Draft:
         pending_until=row["pending_until"],
         request_hash=row["request_hash"],
         created_at=row["created_at"],
+        placement=row["placement"],
+        members=row["members"],
+        end_before=row["end_before"],
+        open_ended=row["open_ended"],
+        series_id=row["series_id"],
+        priority=row["priority"],
         waiting=True,
         reason=row["reason"],
     )

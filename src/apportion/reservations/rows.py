@@ -35,6 +35,11 @@ register(
         "reservations_asks_for_time",
         "reservations_asks_for_something",
         "reservations_host_not_negative",
+        "reservations_slack_has_length",
+        "reservations_members_counted",
+        "reservations_placement_is_object",
+        "reservation_reasons_reservation_fkey",
+        "reservation_reasons_coded",
     )
 )
 
@@ -219,6 +224,12 @@ def _row(decision: Placed | Waiting, now: datetime) -> dict[str, object]:
         "charged_tenant_id": None if placed is None else placed.pool.quota_tenant_id,
         "request_hash": draft.request_hash,
         "created_at": draft.created_at,
+        "placement": draft.placement,
+        "members": draft.members,
+        "end_before": draft.end_before,
+        "open_ended": draft.open_ended,
+        "series_id": draft.series_id,
+        "priority": draft.priority,
     }
 
 

@@ -370,6 +370,13 @@ CREATE TABLE reservations (
     request_hash bytea NOT NULL,
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
+    placement jsonb NOT NULL DEFAULT '{}',
+    members integer NOT NULL DEFAULT 1,
+    end_before timestamptz,
+    open_ended boolean NOT NULL DEFAULT false,
+    series_id text,
+    priority integer NOT NULL DEFAULT 0,
+    end_told timestamptz,
     CONSTRAINT reservations_pkey PRIMARY KEY (id),
     CONSTRAINT reservations_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT reservations_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
@@ -387,9 +394,14 @@ CREATE TABLE reservations (
     ),
     CONSTRAINT reservations_window_forward CHECK (ends_at >= starts_at),
     CONSTRAINT reservations_asks_for_time CHECK (
-        num_nonnulls(duration, asked_end) = 1
-        AND coalesce(asked_end > asked_start, duration > '0'::interval, false)
+        num_nonnulls(duration, asked_end) = CASE WHEN open_ended THEN 0 ELSE 1 END
+        AND coalesce(asked_end > asked_start, duration > '0'::interval, open_ended)
     ),
+    CONSTRAINT reservations_slack_has_length CHECK (
+        end_before IS NULL OR coalesce(duration > '0'::interval AND end_before > created_at, false)
+    ),
+    CONSTRAINT reservations_members_counted CHECK (members BETWEEN 1 AND 64),
+    CONSTRAINT reservations_placement_is_object CHECK (jsonb_typeof(placement) = 'object'),
     CONSTRAINT reservations_asks_for_something CHECK (
         jsonb_array_length(devices) > 0 OR vcpu_milli > 0 OR memory_mib > 0
     ),
@@ -404,11 +416,26 @@ CREATE INDEX reservations_open ON reservations (tenant_id, created_at, id)
     WHERE state IN ('pending', 'placed', 'active', 'ending');
 CREATE INDEX reservations_failed ON reservations (tenant_id, created_at, id)
     WHERE state = 'failed';
-CREATE INDEX reservations_pending ON reservations (created_at, id) WHERE state = 'pending';
+CREATE INDEX reservations_pending ON reservations (priority DESC, created_at, id)
+    WHERE state = 'pending';
+CREATE INDEX reservations_by_series ON reservations (tenant_id, series_id, created_at, id)
+    WHERE series_id IS NOT NULL;
 CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
 CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');
 CREATE INDEX reservations_live_by_pool ON reservations (pool_id, charged_tenant_id, id)
     WHERE state IN ('placed', 'active', 'ending');
+
+-- Why a reservation waited, from when on: one row whenever that changed.
+CREATE TABLE reservation_reasons (
+    reservation_id text NOT NULL,
+    tenant_id text NOT NULL,
+    since timestamptz NOT NULL,
+    reason jsonb NOT NULL,
+    CONSTRAINT reservation_reasons_pkey PRIMARY KEY (reservation_id, since),
+    CONSTRAINT reservation_reasons_reservation_fkey FOREIGN KEY (reservation_id)
+        REFERENCES reservations (id) DEFERRABLE INITIALLY DEFERRED,
+    CONSTRAINT reservation_reasons_coded CHECK (reason ? 'code')
+);
 
 -- Units of a GPU for a window. The exclusion constraint is the whole exclusivity rule; the checks close
 -- its holes (NULL and empty ranges would slip past it). planned is what is billed, during what is kept
@@ -479,7 +506,7 @@ CREATE TABLE host_bookings (
     voided_at timestamptz,
     changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     CONSTRAINT host_bookings_pkey PRIMARY KEY (id),
-    CONSTRAINT host_bookings_reservation_key UNIQUE (reservation_id),
+    CONSTRAINT host_bookings_reservation_key UNIQUE (reservation_id, node_id),
     CONSTRAINT host_bookings_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id),
     CONSTRAINT host_bookings_reservation_fkey FOREIGN KEY (reservation_id) REFERENCES reservations (id)
         DEFERRABLE INITIALLY DEFERRED,
