@@ -5,7 +5,9 @@ The picture is never the truth: what is chosen from it is judged by the database
 """
 
 from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.findings import Finding
 from apportion.placement.index import PoolIndex
+from apportion.placement.largest import Largest
 from apportion.placement.offers import Move, Offer, Piece
 from apportion.placement.policies import POLICIES, PolicyName
 from apportion.placement.selectors import Expression, Selector
@@ -20,9 +22,11 @@ __all__ = [
     "AtomState",
     "DeviceAsk",
     "Expression",
+    "Finding",
     "GpuState",
     "Held",
     "HostHeld",
+    "Largest",
     "Move",
     "NodeState",
     "Offer",

@@ -7,13 +7,18 @@ refusal counts is kept by shape of node (see `shapes`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
-from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.asks import Ask, AtomClass, DeviceAsk
 from apportion.placement.calendar import Calendars
 from apportion.placement.choosing import best, best_host
+from apportion.placement.findings import LOOKED_AT, Finding, defragmentable
+from apportion.placement.gangs import Gang
+from apportion.placement.largest import Largest, largest
 from apportion.placement.names import Names
-from apportion.placement.offers import HeldKey, Move, Offer
+from apportion.placement.offers import HeldKey, Offer
 from apportion.placement.policies import DEFAULT, POLICIES, Policy, PolicyName
+from apportion.placement.reasons import why_held
 from apportion.placement.search import (
     STEPS_MAX,
     STEPS_MIN,
@@ -30,8 +35,6 @@ from apportion.placement.windows import Opening, opening, openings
 
 _REFUSALS_KEPT = 1024
 """How many refusals are remembered while nothing is given back."""
-_GANG = "gang/"
-"""Who holds, for a moment, what the members of a gang get."""
 
 
 class PoolIndex:
@@ -89,6 +92,10 @@ class PoolIndex:
         self._shelves.remove(node)
         self._shapes.remove(node)
         self._held -= sum(1 for _ in _endings_of(node))
+
+    def gpu(self, gpu_id: int) -> GpuState:
+        """Return a GPU that is in the picture."""
+        return self._gpus[gpu_id]
 
     # -- what is held ------------------------------------------------------------------------------
 
@@ -204,33 +211,11 @@ class PoolIndex:
         """
         self.advance(now)
         freed = self.freed
-        offers: list[Offer] = []
-        moved: list[tuple[Move, Held]] = []
-        answer: Offer | Verdict | None = None
-        for number, ask in enumerate(asks):
-            answer = self.place(ask, start, end, now, policy)
-            if isinstance(answer, Verdict):
-                break
-            offers.append(answer)
-            for move in answer.moves:
-                before = self._gpus[move.gpu].held[move.key]
-                moved.append((move, before))
-                self.book(move.gpu, move.key, Held(before.start, before.end, move.units))
-            for at, piece in enumerate(answer.pieces):
-                key = (f"{_GANG}{number}", at)
-                self.book(piece.gpu, key, Held(start, end, piece.units))
-            host = HostHeld(start, end, ask.vcpu_milli, ask.memory_mib)
-            self.book_host(answer.node, f"{_GANG}{number}", host)
-        for number, offer in enumerate(offers):
-            for at, piece in enumerate(offer.pieces):
-                self.free(piece.gpu, (f"{_GANG}{number}", at))
-            self.free_host(offer.node, f"{_GANG}{number}")
-        for move, held in reversed(moved):
-            self.book(move.gpu, move.key, held)
+        answer = Gang(self).place(asks, start, end, now, policy)
         # Nothing was given back; but what was refused beside the gang may fit now.
         self.freed = freed
         self._refusals.clear()
-        return answer if isinstance(answer, Verdict) else tuple(offers)
+        return answer
 
     def openings(
         self, ask: Ask, length: int, now: int, policy: PolicyName = DEFAULT
@@ -244,6 +229,44 @@ class PoolIndex:
             node = self.nodes[offer.node]
             yield opening(node, ask, offer, (now, now + length), now)
         yield from openings(ask, length, now, self._ends())
+
+    def largest(self, cls: AtomClass, start: int, end: int, now: int) -> Largest:
+        """Return the largest request of a class that has room in a window: see `Largest`.
+
+        It costs a few decisions, whatever the size of the fleet.
+        """
+
+        def fits(device: DeviceAsk) -> bool:
+            return isinstance(self.place(Ask((device,)), start, end, now), Offer)
+
+        return largest(cls, self._shelves.models, self._shapes.gpus_most, fits)
+
+    def explain(self, ask: Ask, start: int, end: int, now: int) -> tuple[Finding, ...]:
+        """Say more about a refusal than its counts: see `Finding`; nothing where there is room.
+
+        The findings are in the order of the verdict's reasons. This goes through nodes: it is for
+        whoever asks why, not for placing.
+        """
+        answer = self.place(ask, start, end, now)
+        if isinstance(answer, Offer):
+            return ()
+        booked = islice(self._shapes.booked(ask, start, end), LOOKED_AT)
+        repacked = defragmentable(booked, ask, start, end)
+        ends = islice(((end, node) for end, node in self._ends() if end > start), LOOKED_AT)
+        later = next(openings(ask, end - start, start, ends), None)
+        freed = None
+        if later is not None:
+            node = self.nodes[later.offer.node]
+            freed = why_held(node, ask, start, end)
+        return tuple(
+            Finding(
+                each.code,
+                each.count,
+                later.start if later is not None and each.code == freed else None,
+                repacked if each.code == "units_booked" else 0,
+            )
+            for each in answer.reasons
+        )
 
     def _ends(self) -> Iterator[tuple[int, NodeState]]:
         """Yield when something held ends, in order, and on which node."""

@@ -11,7 +11,7 @@ serve is worth nothing: ``host`` is how many tenths of one GPU it has CPU and me
 enough.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -136,6 +136,9 @@ class Models:
 
     def __init__(self) -> None:
         self._models: dict[Hashable, Model] = {}
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._models.values())
 
     def of(self, gpu: GpuState) -> Model:
         """Return the model of a GPU."""

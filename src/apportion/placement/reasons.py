@@ -24,9 +24,11 @@ def why_not(node: NodeState, ask: Ask, start: int, end: int) -> str:
 
     A node that lacks host resources is counted so whether its GPUs have room or not.
     """
-    reason = why_never(node, ask)
-    if reason is not None:
-        return reason
+    return why_never(node, ask) or why_held(node, ask, start, end)
+
+
+def why_held(node: NodeState, ask: Ask, start: int, end: int) -> str:
+    """Name what keeps the ask from a node whose GPUs, if nothing were held, could serve it."""
     if ask.vcpu_milli > node.vcpu_milli or ask.memory_mib > node.memory_mib:
         return "larger_than_any_node"
     if not node.hosts(ask.vcpu_milli, ask.memory_mib, start, end):

@@ -6,8 +6,8 @@ see `colouring`). Asking for several pieces is then a packing of pieces into bin
 class.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from apportion.placement.asks import CLASS_OF, DOMAIN_OF, Ask, DeviceAsk
@@ -46,7 +46,7 @@ def place_on(
     """
     if not node.healthy or not node.hosts(ask.vcpu_milli, ask.memory_mib, start, end):
         return None
-    bins = _bins(node, ask, lambda gpu: _open(gpu, start, end))
+    bins = _bins(node.gpus, ask, lambda gpu: _open(gpu, start, end))
     for near in _near(bins, ask):
         chosen = _pack(ask, near, steps)
         if chosen is not None:
@@ -87,13 +87,25 @@ def offer_of(
     return Offer(node.id, tuple(pieces), tuple(moves), left)
 
 
+def fits_beside(gpus: Sequence[GpuState], ask: Ask, others: Sequence[DeviceAsk]) -> bool:
+    """Tell whether GPUs of which nothing were held could take an ask, and others beside it.
+
+    False also where a few tries do not find how.
+    """
+    both = replace(ask, devices=(*ask.devices, *others))
+    try:
+        return _pack(both, _bins(gpus, both, _full), STEPS_MIN) is not None
+    except SearchExhaustedError:
+        return False
+
+
 def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
     """Tell whether the node could take all pieces if nothing of it were held.
 
     With ``bookable`` only GPUs that can be booked now count. A search that is cut short counts as a
     fit: what it did not find may exist.
     """
-    bins = _bins(node, ask, lambda gpu: _full(gpu) if gpu.bookable or not bookable else ())
+    bins = _bins(node.gpus, ask, lambda gpu: _full(gpu) if gpu.bookable or not bookable else ())
     try:
         return any(_pack(ask, near, STEPS_MAX) is not None for near in _near(bins, ask))
     except SearchExhaustedError:
@@ -110,10 +122,10 @@ def selects(selector: Selector, gpu: GpuState, atom: AtomState | None) -> bool:
 
 
 def _bins(
-    node: NodeState, ask: Ask, room: Callable[[GpuState], Iterator[_Bin] | tuple[()]]
+    gpus: Iterable[GpuState], ask: Ask, room: Callable[[GpuState], Iterator[_Bin] | tuple[()]]
 ) -> list[_Bin]:
     wanted = {device.cls for device in ask.devices}
-    bins = [each for gpu in node.gpus if CLASS_OF[gpu.split] in wanted for each in room(gpu)]
+    bins = [each for gpu in gpus if CLASS_OF[gpu.split] in wanted for each in room(gpu)]
     # The tightest first, so that large room stays in one piece for those who need it; of those what
     # is free for this window only, so that what is free for ever stays so.
     bins.sort(key=lambda each: (each.left, each.gpu.idle, each.gpu.id))

@@ -6,13 +6,13 @@ sorted lists.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from apportion.placement.asks import Ask
 from apportion.placement.keys import Keys
-from apportion.placement.reasons import why_never, why_not
+from apportion.placement.reasons import why_held, why_never, why_not
 from apportion.placement.selectors import shared
 from apportion.placement.state import GpuState, NodeState
 from apportion.placement.verdicts import Verdict, verdict
@@ -83,6 +83,12 @@ class Shapes:
         self._never: dict[Ask, dict[_Shape, str | None]] = {}
         self._booked: dict[Ask, Verdict] = {}
 
+    @property
+    def gpus_most(self) -> int:
+        """The most GPUs that a node has."""
+        each = (next(iter(shape.nodes.values())) for shape in self._shapes.values())
+        return max((len(node.gpus) for node in each), default=0)
+
     def add(self, node: NodeState) -> None:
         """Take a node in."""
         shape = self._shapes.setdefault(_signature(node), _Shape())
@@ -114,8 +120,7 @@ class Shapes:
         ``looked_at`` are the nodes on which time makes a difference to the window, ``cut`` those
         whose search was cut short.
         """
-        named = any(device.selector.on_atom for device in ask.devices)
-        if named or (ask.together == "nvlink" and not ask.placed_freely):
+        if _told_apart(ask):
             codes = Counter(
                 "search_exhausted" if node.id in cut else why_not(node, ask, start, end)
                 for shape in self._shapes.values()
@@ -125,6 +130,17 @@ class Shapes:
         if not cut and not ask.vcpu_milli and not ask.memory_mib:
             return self._without_hosts(ask)
         return self._with_hosts(ask, start, end, looked_at, cut)
+
+    def booked(self, ask: Ask, start: int, end: int) -> Iterator[NodeState]:
+        """Yield the nodes that a refusal counts as booked."""
+        if _told_apart(ask):
+            nodes = (node for shape in self._shapes.values() for node in shape.nodes.values())
+            yield from (n for n in nodes if why_not(n, ask, start, end) == "units_booked")
+            return
+        for shape, reason in self._answers(ask).items():
+            if reason is None:
+                nodes = shape.nodes.values()
+                yield from (n for n in nodes if why_held(n, ask, start, end) == "units_booked")
 
     def _without_hosts(self, ask: Ask) -> Verdict:
         """Count the reasons where only GPUs can be short: they change with the fleet alone."""
@@ -184,6 +200,12 @@ class Shapes:
     def _forget_answers(self) -> None:
         self._never.clear()
         self._booked.clear()
+
+
+def _told_apart(ask: Ask) -> bool:
+    """Tell whether nodes of one shape may differ in whether they could ever serve an ask."""
+    named = any(device.selector.on_atom for device in ask.devices)
+    return named or (ask.together == "nvlink" and not ask.placed_freely)
 
 
 def _signature(node: NodeState) -> Hashable:

@@ -110,10 +110,13 @@ class GpuState:
     def busy(self, start: int, end: int) -> int:
         """Return the units that somebody has at some instant of the window."""
         mask = 0
-        for held in self.held.values():
-            if held.start < end and held.end > start:
-                mask |= held.units
+        for units in self.held_in(start, end):
+            mask |= units
         return mask
+
+    def held_in(self, start: int, end: int) -> list[int]:
+        """Return the units of each piece that is held at some instant of the window."""
+        return [each.units for each in self.held.values() if each.start < end and each.end > start]
 
     def room(self, start: int, end: int) -> tuple[int, int]:
         """Return the units and the holders that every instant of the window still has room for.

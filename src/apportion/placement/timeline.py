@@ -66,8 +66,10 @@ class Endings:
 
     def ascending(self) -> Iterator[Ending]:
         """Yield all ends in order, those that no longer hold among them."""
-        for about in sorted(self._next):
-            yield from sorted(self._ends[about])
+        # Most who ask want the first few: what comes after them stays unsorted.
+        ahead = self._next.copy()
+        while ahead:
+            yield from sorted(self._ends[heapq.heappop(ahead)])
 
     def keep(self, endings: Iterable[Ending]) -> None:
         """Hold exactly these from now on."""

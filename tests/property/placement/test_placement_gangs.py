@@ -58,3 +58,14 @@ def test_members_that_are_alike_are_refused_only_where_there_are_too_few_places(
     assert isinstance(judge(world, [ask] * (places + 1), 0, 5), Verdict)
     if places:
         assert all(isinstance(each, Offer) for each in judge(world, [ask] * places, 0, 5))
+
+
+def test_a_member_that_is_moved_for_a_later_one_says_where_it_lies_in_the_end():
+    world = World((Node(0, (Gpu(0, "slots", 3),)),))
+    world.bookings = [
+        Booking(0, ("before", 0), 0, 2, frozenset({0})),
+        Booking(0, ("after", 0), 2, 3, frozenset({2})),
+    ]
+    ask = Ask((DeviceAsk("gpu.slot"),))
+    first, second = judge(world, [ask, ask], 1, 3)
+    assert first.pieces[0].units != second.pieces[0].units
