@@ -24,7 +24,6 @@ def judge(world, members, start, end, *, policy="fragmentation"):
     answer = index.place_gang(members, start, end, 0, policy)
     assert held_of(index) == before
     assert index.freed == freed
-    event(f"whole: {not isinstance(answer, Verdict)}")
     if isinstance(answer, Verdict):
         return answer
     for number, (offer, ask) in enumerate(zip(answer, members, strict=True)):
@@ -37,7 +36,8 @@ def judge(world, members, start, end, *, policy="fragmentation"):
 @given(st.data(), worlds(), windows, st.sampled_from(sorted(POLICIES)))
 def test_each_member_gets_what_it_asks_beside_the_others(data, world, window, policy):
     members = [data.draw(asks(world)) for _ in range(data.draw(st.integers(1, 3)))]
-    judge(world, members, *window, policy=policy)
+    answer = judge(world, members, *window, policy=policy)
+    event(f"whole: {not isinstance(answer, Verdict)}")
 
 
 @given(puzzles())
