@@ -335,3 +335,45 @@ FROM levels, capacity
 WHERE (levels.vcpu > capacity.vcpu OR levels.memory > capacity.memory)
     AND levels.until > greatest(levels.at, %(start)s)
     AND levels.at < %(end)s;
+
+-- name: hold_gpu
+SELECT id AS gpu_id, tenant_id, pool_id, layout_generation AS generation
+FROM gpus
+WHERE uuid = %(uuid)s
+FOR NO KEY UPDATE;
+
+-- name: insert_partition
+-- A clash is no error here: there is no row in the answer.
+INSERT INTO bookings (
+    tenant_id, pool_id, gpu_id, partition_id, piece, device, class, generation, units, during, planned,
+    share_num, share_den
+)
+VALUES (
+    %(tenant_id)s, %(pool_id)s, %(gpu_id)s, %(partition_id)s, 0, 0, 'partition', %(generation)s,
+    '{[0,)}', tstzrange(%(start)s, %(end)s::timestamptz), tstzrange(%(start)s, %(end)s::timestamptz), 0, 1
+)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: find_partition
+SELECT 1 FROM bookings WHERE id = %(id)s AND partition_id IS NOT NULL;
+
+-- name: release_partition
+UPDATE bookings
+SET during = CASE WHEN lower(during) < %(now)s THEN tstzrange(lower(during), %(now)s) ELSE during END,
+    planned = CASE WHEN lower(during) < %(now)s THEN tstzrange(lower(planned), %(now)s) ELSE planned END,
+    voided_at = CASE WHEN lower(during) >= %(now)s THEN %(now)s::timestamptz END,
+    changed_xid = pg_current_xact_id()
+WHERE id = %(id)s
+    AND voided_at IS NULL
+    AND (upper_inf(during) OR upper(during) > %(now)s)
+RETURNING id;
+
+-- name: live_on
+-- The calendar's last day is how a window without an end may be written, too.
+SELECT
+    id, gpu_id, coalesce(reservation_id, partition_id) AS holder, lower(during) AS start,
+    CASE WHEN upper(during) < '9999-12-31' THEN upper(during) END AS end
+FROM bookings
+WHERE gpu_id = ANY (%(gpus)s) AND voided_at IS NULL AND during && tstzrange(%(since)s, NULL)
+ORDER BY gpu_id, lower(during), id;

@@ -4,7 +4,7 @@ Everything here runs in the caller's transaction. The order of locks is the same
 nodes, GPUs, bookings by (GPU, units), and last, elsewhere, quotas.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -12,6 +12,16 @@ from typing import Any, Final
 
 from psycopg.errors import ExclusionViolation
 
+from apportion.bookings.partitions import (
+    PARTITION,
+    Booked,
+    Conflict,
+    LiveBooking,
+    book_partition_change,
+    live_on,
+    release_partition_change,
+)
+from apportion.bookings.views import BookingView, allocated, of_reservations, usage
 from apportion.errors import ConflictError
 from apportion.placement import FOREVER, Held, Move
 from apportion.placement.asks import Split
@@ -21,6 +31,44 @@ from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import Violation, guards, register
 from apportion.store.sql import load
+
+__all__ = [
+    "PARTITION",
+    "Booked",
+    "BookingKey",
+    "BookingView",
+    "Conflict",
+    "GpuChange",
+    "HeldGpu",
+    "HostChange",
+    "LiveBooking",
+    "NewBooking",
+    "NewHostBooking",
+    "PoolHeld",
+    "allocated",
+    "book_partition_change",
+    "booked_atoms",
+    "changes",
+    "end_at",
+    "end_host_at",
+    "finish",
+    "held_in_pool",
+    "hold_gpus",
+    "hold_gpus_of",
+    "horizon",
+    "host_peaks",
+    "insert",
+    "insert_host",
+    "live",
+    "live_on",
+    "of_reservations",
+    "on_gpus",
+    "redeal",
+    "release_partition_change",
+    "take_turn",
+    "usage",
+    "withdraw",
+]
 
 _QUERIES: Final = load("apportion.bookings")
 
@@ -137,23 +185,6 @@ class PoolHeld:
     bookings: int
     gpus: int
     free_from: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class BookingView:
-    """A booking as it is shown."""
-
-    reservation_id: str
-    gpu_id: str
-    node: str
-    device: int
-    cls: str
-    units: str
-    atom: str | None
-    share: Fraction
-    start: datetime
-    end: datetime
-    held_until: datetime
 
 
 async def take_turn(connection: Connection, pool_ids: Collection[str]) -> None:
@@ -398,39 +429,6 @@ async def booked_atoms(connection: Connection, atom_ids: Sequence[int], now: dat
     """Return those of some atoms that somebody has, now or later."""
     cursor = await connection.execute(_QUERIES["booked_atoms"], {"ids": list(atom_ids), "now": now})
     return {row["atom_id"] for row in await cursor.fetchall()}
-
-
-async def of_reservations(
-    connection: Connection, reservation_ids: Sequence[str]
-) -> dict[str, list[BookingView]]:
-    """Return the bookings of some reservations, in the order of their devices."""
-    cursor = await connection.execute(_QUERIES["of_reservations"], {"ids": list(reservation_ids)})
-    found: dict[str, list[BookingView]] = {each: [] for each in reservation_ids}
-    for row in await cursor.fetchall():
-        share = Fraction(row.pop("share_num"), row.pop("share_den"))
-        view = BookingView(**row, share=share)
-        found[view.reservation_id].append(view)
-    return found
-
-
-async def allocated(connection: Connection, tenant_id: str, now: datetime) -> dict[str, Fraction]:
-    """Return how many GPUs of each pool a tenant has booked at this instant, exactly."""
-    cursor = await connection.execute(_QUERIES["allocated"], {"tenant_id": tenant_id, "now": now})
-    totals: dict[str, Fraction] = {}
-    for row in await cursor.fetchall():
-        share = row["count"] * Fraction(row["share_num"], row["share_den"])
-        totals[row["pool_id"]] = totals.get(row["pool_id"], Fraction(0)) + share
-    return totals
-
-
-async def usage(
-    connection: Connection, tenant_id: str, start: datetime, end: datetime
-) -> Iterable[Mapping[str, Any]]:
-    """Return booked microseconds within [start, end) by pool, class and share."""
-    cursor = await connection.execute(
-        _QUERIES["usage"], {"tenant_id": tenant_id, "start": start, "end": end}
-    )
-    return await cursor.fetchall()
 
 
 def _gpu_change(row: Mapping[str, Any]) -> GpuChange:

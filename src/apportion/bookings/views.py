@@ -1,0 +1,62 @@
+"""What is booked, as it is shown and billed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import Any, Final
+
+from apportion.store.connections import Connection
+from apportion.store.sql import load
+
+_QUERIES: Final = load("apportion.bookings")
+
+
+@dataclass(frozen=True, slots=True)
+class BookingView:
+    """A booking as it is shown."""
+
+    reservation_id: str
+    gpu_id: str
+    node: str
+    device: int
+    cls: str
+    units: str
+    atom: str | None
+    share: Fraction
+    start: datetime
+    end: datetime
+    held_until: datetime
+
+
+async def of_reservations(
+    connection: Connection, reservation_ids: Sequence[str]
+) -> dict[str, list[BookingView]]:
+    """Return the bookings of some reservations, in the order of their devices."""
+    cursor = await connection.execute(_QUERIES["of_reservations"], {"ids": list(reservation_ids)})
+    found: dict[str, list[BookingView]] = {each: [] for each in reservation_ids}
+    for row in await cursor.fetchall():
+        share = Fraction(row.pop("share_num"), row.pop("share_den"))
+        view = BookingView(**row, share=share)
+        found[view.reservation_id].append(view)
+    return found
+
+
+async def allocated(connection: Connection, tenant_id: str, now: datetime) -> dict[str, Fraction]:
+    """Return how many GPUs of each pool a tenant has booked at this instant, exactly."""
+    cursor = await connection.execute(_QUERIES["allocated"], {"tenant_id": tenant_id, "now": now})
+    totals: dict[str, Fraction] = {}
+    for row in await cursor.fetchall():
+        share = row["count"] * Fraction(row["share_num"], row["share_den"])
+        totals[row["pool_id"]] = totals.get(row["pool_id"], Fraction(0)) + share
+    return totals
+
+
+async def usage(
+    connection: Connection, tenant_id: str, start: datetime, end: datetime
+) -> Iterable[Mapping[str, Any]]:
+    """Return booked microseconds within [start, end) by pool, class and share."""
+    cursor = await connection.execute(
+        _QUERIES["usage"], {"tenant_id": tenant_id, "start": start, "end": end}
+    )
+    return await cursor.fetchall()
