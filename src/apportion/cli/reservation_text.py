@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 
 LIVE: Final = ("placed", "active", "ending")
 
+TOGETHER: Final = {
+    "node": "",
+    "gpu": "all on one GPU",
+    "numa": "on GPUs of one NUMA node",
+    "nvlink": "on GPUs of one NVLink domain",
+}
+"""What pieces can be asked to share, in words."""
+
 _DRAWN_MAX = 8
 
 
@@ -68,6 +76,16 @@ def _asked(view: "ReservationView") -> Iterator[str]:
     ]
     if host:
         yield " and ".join(host)
+    yield from _where(view)
+
+
+def _where(view: "ReservationView") -> Iterator[str]:
+    if words := TOGETHER[view.placement.together]:
+        yield words
+    if view.placement.apart:
+        yield "each piece on a GPU of its own"
+    if view.placement.policy is not None:
+        yield f"placed by {view.placement.policy}"
 
 
 def device_text(device: Mapping[str, Any]) -> str:

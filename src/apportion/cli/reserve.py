@@ -12,7 +12,7 @@ from apportion.cli.connection import add_server_arguments, connect, find_pool, n
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data
 from apportion.cli.plan import choice_data, choice_lines
-from apportion.cli.reservation_text import LIVE, reservation_lines
+from apportion.cli.reservation_text import LIVE, TOGETHER, reservation_lines
 from apportion.cli.selecting import GRAMMAR, parse_selector
 from apportion.cli.times import TIME_GRAMMAR, read_time
 from apportion.errors import InvalidInputError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FORMS: Final = ("mig", "fraction", "memory", "slots", "gpus")
 """The forms of an ask, each a flag."""
 
+POLICIES: Final = ("first", "best", "spread", "fragmentation")
+
 _ANY: Final = "one of " + ", ".join(f"--{form}" for form in FORMS)
 _FLAGS: Final = {
     "name": "--name",
@@ -37,6 +39,9 @@ _FLAGS: Final = {
     "resources.vcpu": "--vcpu",
     "resources.memoryGiB": "--host-memory-gib",
     "devices[0].selector": "--select",
+    "placement.policy": "--policy",
+    "placement.together": "--together",
+    "placement.apart": "--apart",
     "idempotency_key": "--key",
 }
 _SELECTOR = GRAMMAR.replace(": ", ":\n  ").replace(", key>", ",\n  key>")
@@ -51,7 +56,8 @@ examples:
   apportion reserve --pool notebooks --mig 3g.40gb --for 4h --vcpu 8 --host-memory-gib 64
   apportion reserve --pool batch-a,batch-b --fraction 0.25 --for 90m --name sweep-7
   apportion reserve --pool notebooks --memory 20Gi --from 2026-12-01T09:00 --until 2026-12-01T17:00
-  apportion reserve --pool training --gpus 4 --for 2d --select 'numaNode=0'
+  apportion reserve --pool training --gpus 4 --for 2d --together nvlink
+  apportion reserve --pool training --gpus 1 --for 2d --select 'numaNode=0' --policy spread
   apportion reserve --pool batch-a --vcpu 16 --for 1h
 
 exit codes: 0 placed; 1 pending (the reason is printed, and it is tried again) or refused;
@@ -73,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     host = parser.add_argument_group("host resources, on the same node or alone")
     host.add_argument("--vcpu", metavar="N", help="virtual CPUs: 8, 0.5, 250m")
     host.add_argument("--host-memory-gib", metavar="N", help="host memory in GiB: 64, 0.5")
-    parser.add_argument("--select", metavar="SELECTOR", help="only GPUs that match, see below")
+    _add_place(parser)
     parser.add_argument("--name", help="what it is for")
     parser.add_argument("--key", help="idempotency key: the same one never reserves twice")
     add_server_arguments(parser)
@@ -95,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
             "pool_ids": [pool.id for pool in pools],
             "devices": devices,
             "resources": {"vcpu": args.vcpu or 0, "memoryGiB": args.host_memory_gib or 0},
+            "placement": _placement(args),
             "idempotency_key": args.key,
             **window,
         }
@@ -123,6 +130,27 @@ def _add_window(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--for", dest="duration", metavar="DURATION", help="4h, 90m, 1d12h, PT4H")
     length.add_argument("--until", metavar="TIME", help="its end; needs --from")
     group.add_argument("--from", dest="start", metavar="TIME", help="its start (default: now)")
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the place")
+    group.add_argument("--select", metavar="SELECTOR", help="only GPUs that match, see below")
+    group.add_argument(
+        "--policy", choices=POLICIES, help="which free place is taken (default: the pool's policy)"
+    )
+    group.add_argument(
+        "--together",
+        choices=tuple(TOGETHER),
+        default="node",
+        help="all pieces on one GPU, or on GPUs of one NUMA node or NVLink domain "
+        "(default: node, as always)",
+    )
+    group.add_argument("--apart", action="store_true", help="every piece on a GPU of its own")
+
+
+def _placement(args: argparse.Namespace) -> Mapping[str, object]:
+    policy = {} if args.policy is None else {"policy": args.policy}
+    return {**policy, "together": args.together, "apart": args.apart}
 
 
 def _ask(args: argparse.Namespace) -> FractionalAsk | None:

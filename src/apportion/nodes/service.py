@@ -9,6 +9,7 @@ from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.geometry import boards
 from apportion.nodes import rules
 from apportion.nodes.inventory import TARGETS, import_inventories
+from apportion.nodes.links import nvlink_domains
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
 from apportion.placement import AtomState, GpuState, NodeState
 from apportion.placement.selectors import GROUP_KEYS
@@ -217,9 +218,13 @@ async def load_fleet(
     for row in await cursor.fetchall():
         by_gpu.setdefault(row["id"], []).append(row)
         shares[row["atom_id"]] = Fraction(row["share_num"], row["share_den"])
-    gpus: dict[int, list[GpuState]] = {}
+    on_nodes: dict[int, list[Mapping[str, Any]]] = {}
     for rows in by_gpu.values():
-        gpus.setdefault(rows[0]["node_id"], []).append(_gpu_state(rows))
+        on_nodes.setdefault(rows[0]["node_id"], []).append(rows[0])
+    gpus: dict[int, list[GpuState]] = {}
+    for node_id, firsts in on_nodes.items():
+        domains = nvlink_domains(firsts)
+        gpus[node_id] = [_gpu_state(by_gpu[row["id"]], domains.get(row["id"])) for row in firsts]
     cursor = await connection.execute(_QUERIES["fleet_nodes"], {"pool_id": pool_id})
     nodes = [
         NodeState(**row, gpus=tuple(gpus.get(row["id"], ()))) for row in await cursor.fetchall()
@@ -243,7 +248,7 @@ async def _nodes(runtime: Runtime, caller: Caller, filters: Mapping[str, object]
         return [_node_view(row) for row in await cursor.fetchall()]
 
 
-def _gpu_state(rows: Sequence[Mapping[str, Any]]) -> GpuState:
+def _gpu_state(rows: Sequence[Mapping[str, Any]], nvlink_domain: int | None) -> GpuState:
     first = rows[0]
     bookable = [row for row in rows if row["bookable"]]
     # A GPU that cannot be booked offers nothing, but what it has tells why an ask finds none.
@@ -258,7 +263,8 @@ def _gpu_state(rows: Sequence[Mapping[str, Any]]) -> GpuState:
         split=first["split"],
         ruler=first["ruler"],
         group={k: v for k, v in shown.items() if k in GROUP_KEYS and k not in own},
-        attributes={k: v for k, v in shown.items() if k not in GROUP_KEYS and k not in own},
+        attributes={k: v for k, v in shown.items() if k not in GROUP_KEYS and k not in own}
+        | ({} if nvlink_domain is None else {"nvlinkDomain": nvlink_domain}),
         generation=first["layout_generation"],
         atom=first["atom_id"] if first["split"] == "none" else None,
         atoms=tuple(

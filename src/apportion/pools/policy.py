@@ -1,6 +1,12 @@
 """Pool policy as other rooms use it: its values, its schema, and what is wrong with one."""
 
-from apportion.pools.policy_fields import HUGEPAGE_SIZES_MIB, SHARES, PoolPolicy, mps_units
+from apportion.pools.policy_fields import (
+    HUGEPAGE_SIZES_MIB,
+    SHARES,
+    PlacementPolicy,
+    PoolPolicy,
+    mps_units,
+)
 from apportion.pools.policy_reading import (
     near_miss,
     policy_schema,
@@ -19,6 +25,7 @@ __all__ = [
     "DYNAMIC",
     "HUGEPAGE_SIZES_MIB",
     "SHARES",
+    "PlacementPolicy",
     "PoolPolicy",
     "mps_units",
     "near_miss",

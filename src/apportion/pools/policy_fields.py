@@ -7,7 +7,7 @@ To add a field, add it here and to docs/reference/pool-policy.md, which a test c
 from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -37,6 +37,8 @@ REPLICAS_MAX: Final = 48
 """The most clients that MPS serves on one GPU."""
 SHARES: Final = 100
 """Free shares are hundredths of a GPU."""
+PlacementPolicy = Literal["first", "best", "spread", "fragmentation"]
+"""How a place is chosen among several."""
 PENDING_DEFAULT: Final = timedelta(hours=24)
 HUGEPAGE_SIZES_MIB: Final = {"2Mi": 2, "1Gi": 1024}
 
@@ -155,7 +157,7 @@ class PoolPolicy(OpenSection):
         default=None, description="Free hundredths instead of slots."
     )
     window: WindowRule = WindowRule()
-    placement: Annotated[str, choice("first", "best", "spread", "fragmentation")] = Field(
+    placement: Annotated[PlacementPolicy, choice(*get_args(PlacementPolicy))] = Field(
         default="fragmentation", description="How a place is chosen where several are free."
     )
     rollout: Rollout = Rollout()

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from apportion.errors import InvalidInputError
 from apportion.geometry import parse_profile
-from apportion.placement import Ask, DeviceAsk, Selector
+from apportion.placement import Ask, DeviceAsk, PolicyName, Selector
 from apportion.placement.selectors import Expression, check_expression
 from apportion.pools.service import PoolRecord
 from apportion.quantities.sizes import parse_memory_gib, parse_milli_cpu
 from apportion.quantities.windows import parse_duration, parse_instant
+from apportion.reservations.arrangement import check_arrangement, check_fits_gpu
 from apportion.reservations.schemas import (
     DeviceRequest,
     MatchExpression,
@@ -63,6 +64,11 @@ class Draft:
             return start, self.asked_end
         return start, start + (self.duration or timedelta())
 
+    @property
+    def policy(self) -> PolicyName | None:
+        """How a place is chosen among several; None where the pool says it."""
+        return self.placement.get("policy")
+
     def amounts(self) -> dict[str, Decimal]:
         """Return what it takes of the quota wherever it lies, by resource: counts and host."""
         amounts: dict[str, Decimal] = {}
@@ -106,14 +112,18 @@ def admit(request: ReservationCreate, pools: Sequence[PoolRecord]) -> Ask:
         devices=tuple(_device(device, at) for at, device in enumerate(request.devices)),
         vcpu_milli=_amount(request.resources.vcpu, parse_milli_cpu, "resources.vcpu"),
         memory_mib=_amount(request.resources.memory_gib, parse_memory_gib, "resources.memoryGiB"),
+        together=request.placement.together,
+        apart=request.placement.apart,
     )
     if not ask.devices and not ask.vcpu_milli and not ask.memory_mib:
         raise InvalidInputError(
             "ask for devices, or for host resources, or for both", field="devices", given=[]
         )
+    check_arrangement(ask)
     for pool in pools:
         for at, device in enumerate(request.devices):
             _check_mode(device, at, pool)
+        check_fits_gpu(ask, pool)
     return ask
 
 

@@ -152,6 +152,8 @@ def draft_of(row: Mapping[str, Any]) -> Draft:
             tuple(_device(device) for device in row["devices"]),
             row["vcpu_milli"],
             row["memory_mib"],
+            together=row["placement"].get("together", "node"),
+            apart=row["placement"].get("apart", False),
         ),
         devices=row["devices"],
         asked_start=row["asked_start"],

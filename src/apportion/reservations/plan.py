@@ -175,7 +175,8 @@ class Planner:
         start, end = window
         index = self._fleet.indexes[pool.id]
         held_until = micros(_held_until(end, pool))
-        offer = index.place(draft.ask, micros(start), held_until, micros(self._now))
+        policy = draft.policy or pool.policy.placement
+        offer = index.place(draft.ask, micros(start), held_until, micros(self._now), policy)
         if isinstance(offer, Verdict):
             return offer
         shares = [self._share(draft, pool, piece) for piece in offer.pieces]

@@ -7,6 +7,7 @@ from pydantic import AwareDatetime, BeforeValidator, Field
 
 from apportion.doors.schemas import IdempotencyKey, Schema, Text, View
 from apportion.nodes.schemas import AtomClass, ShareText
+from apportion.pools.policy import PlacementPolicy
 from apportion.pools.schemas import Quantity as Amount
 from apportion.pools.schemas import QuotaResource, QuotaView, Sharing
 
@@ -71,6 +72,18 @@ class HostResources(Schema):
     memory_gib: Quantity = Field(alias="memoryGiB", default=0)
 
 
+class PlacementSpec(Schema):
+    """Where its pieces are to lie, and by which policy a place is chosen: the pool's if none."""
+
+    policy: PlacementPolicy | None = None
+    together: Annotated[
+        Literal["node", "gpu", "numa", "nvlink"], Field(description="What all pieces share.")
+    ] = "node"
+    apart: Annotated[
+        bool, Field(strict=True, description="Every piece lies on a GPU of its own.")
+    ] = False
+
+
 class ReservationCreate(Schema):
     """An ask. Give ``pool_id``, or ``pool_ids`` to let the tightest fit among several decide.
 
@@ -84,6 +97,7 @@ class ReservationCreate(Schema):
         max_length=DEVICES_MAX, default_factory=list[DeviceRequest]
     )
     resources: HostResources = Field(default_factory=HostResources)
+    placement: PlacementSpec = Field(default_factory=PlacementSpec)
     duration: str | None = None
     start: Timestamp | None = None
     end: Timestamp | None = None
@@ -138,6 +152,7 @@ class ReservationView(View):
     reason: dict[str, Any]
     devices: list[dict[str, Any]]
     resources: HostOut
+    placement: PlacementSpec
     start: AwareDatetime | None
     end: AwareDatetime | None
     pending_until: AwareDatetime

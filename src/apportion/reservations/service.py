@@ -308,6 +308,7 @@ class Reservations:
                 _stored(device, parsed)
                 for device, parsed in zip(request.devices, ask.devices, strict=True)
             ],
+            placement=request.placement.model_dump(exclude_defaults=True),
             asked_start=start,
             asked_end=end,
             duration=duration,

@@ -8,7 +8,7 @@ from apportion.bookings import service as bookings
 from apportion.bookings.service import BookingView
 from apportion.quantities.shares import exact_text
 from apportion.reservations import rows
-from apportion.reservations.schemas import BookingOut, HostOut, ReservationView
+from apportion.reservations.schemas import BookingOut, HostOut, PlacementSpec, ReservationView
 from apportion.store.connections import Connection
 
 
@@ -36,6 +36,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
                 "memoryGiB": exact_text(Fraction(row["memory_mib"], 1024), 10),
             }
         ),
+        placement=PlacementSpec.model_validate(row["placement"]),
         start=row["starts_at"] or row["asked_start"],
         end=row["ends_at"] or row["asked_end"],
         pending_until=row["pending_until"],
