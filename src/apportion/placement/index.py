@@ -28,7 +28,7 @@ from apportion.placement.search import (
 )
 from apportion.placement.shapes import Shapes
 from apportion.placement.shelves import Shelves
-from apportion.placement.state import NEVER, GpuState, Held, HostHeld, NodeState
+from apportion.placement.state import FOREVER, NEVER, GpuState, Held, HostHeld, NodeState
 from apportion.placement.timeline import HOST, Endings
 from apportion.placement.verdicts import Verdict
 from apportion.placement.windows import Opening, opening, openings
@@ -218,17 +218,30 @@ class PoolIndex:
         return answer
 
     def openings(
-        self, ask: Ask, length: int, now: int, policy: PolicyName = DEFAULT
+        self,
+        ask: Ask,
+        length: int,
+        now: int,
+        policy: PolicyName = DEFAULT,
+        *,
+        first: int = NEVER,
+        last: int = FOREVER,
     ) -> Iterator[Opening]:
         """Yield when the ask could start for ``length``, in order: now, or when a node gets room.
 
-        The first is the earliest there is. Nothing is held, and nothing may be while it is asked.
+        From ``first`` on, and at ``last`` by then. The first one told is the earliest there is.
+        Nothing is held, and nothing may be while it is asked.
         """
-        offer = self.place(ask, now, now + length, now, policy)
+        start = max(first, now)
+        if start > last:
+            return
+        offer = self.place(ask, start, start + length, now, policy)
         if isinstance(offer, Offer):
             node = self.nodes[offer.node]
-            yield opening(node, ask, offer, (now, now + length), now)
-        yield from openings(ask, length, now, self._ends())
+            yield opening(node, ask, offer, (start, start + length), now)
+        elif offer.for_good:
+            return
+        yield from openings(ask, length, (start, last, now), self._ends())
 
     def largest(self, cls: AtomClass, start: int, end: int, now: int) -> Largest:
         """Return the largest request of a class that has room in a window: see `Largest`.

@@ -19,6 +19,21 @@ HELP: Final[dict[str, str]] = {
 }
 
 
+_LASTING: Final = frozenset(
+    {
+        "pool_empty",
+        "selector_matches_nothing",
+        "profile_not_in_layout",
+        "no_unsplit_gpu",
+        "class_not_offered",
+        "larger_than_any_node",
+        "gpu_unbookable",
+        "node_unhealthy",
+    }
+)
+"""What holds in every window, whoever has what."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """One code of `HELP` and how many nodes it holds for."""
@@ -38,6 +53,11 @@ class Verdict:
     def code(self) -> str:
         """The reason to act on first."""
         return self.reasons[0].code
+
+    @property
+    def for_good(self) -> bool:
+        """Whether it holds for every window, until the fleet changes."""
+        return all(reason.code in _LASTING for reason in self.reasons)
 
     @property
     def message(self) -> str:

@@ -25,17 +25,19 @@ class Opening:
 
 
 def openings(
-    ask: Ask, length: int, now: int, ends: Iterable[tuple[int, NodeState]]
+    ask: Ask, length: int, starts: tuple[int, int, int], ends: Iterable[tuple[int, NodeState]]
 ) -> Iterator[Opening]:
-    """Yield the instants after now at which a node gets room for ``length``, one of each.
+    """Yield the instants at which a node gets room for ``length``, one of each.
 
-    ``ends`` are those of what is held, in order, each with its node. A node that had room just
-    before gets none.
+    ``starts`` are an instant that they come after, the last one, and now; ``ends`` those of what is
+    held, in order, each with its node. A node that had room just before gets none.
     """
-    told = now
+    told, last, now = starts
     for end, node in ends:
         if end <= told:
             continue
+        if end > last:
+            return
         offer = _fits(node, ask, end, end + length, now)
         if offer is not None and _fits(node, ask, end - 1, end - 1 + length, now) is None:
             told = end

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 from apportion.errors import InvalidInputError
 from apportion.geometry import parse_profile
@@ -13,7 +13,6 @@ from apportion.placement import Ask, DeviceAsk, PolicyName, Selector
 from apportion.placement.selectors import Expression, check_expression
 from apportion.pools.service import PoolRecord
 from apportion.quantities.sizes import parse_memory_gib, parse_milli_cpu
-from apportion.quantities.windows import parse_duration, parse_instant
 from apportion.reservations.arrangement import check_arrangement, check_fits_gpu
 from apportion.reservations.schemas import (
     DeviceRequest,
@@ -21,8 +20,6 @@ from apportion.reservations.schemas import (
     Quantity,
     ReservationCreate,
 )
-
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +54,15 @@ class Draft:
     waiting: bool = False
     reason: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def window(self, now: datetime) -> tuple[datetime, datetime]:
-        """Return the window that it would have if it were placed now."""
-        start = self.asked_start or now
+    def starts(self, now: datetime) -> tuple[datetime, datetime]:
+        """Return when it may begin: the first instant and the last, which may be past."""
+        if self.end_before is None:
+            start = self.asked_start or now
+            return start, start
+        return max(self.asked_start or now, now), self.end_before - (self.duration or timedelta())
+
+    def window(self, start: datetime) -> tuple[datetime, datetime]:
+        """Return the window that it would have if it began then."""
         if self.asked_end is not None:
             return start, self.asked_end
         return start, start + (self.duration or timedelta())
@@ -127,9 +130,7 @@ def admit(request: ReservationCreate, pools: Sequence[PoolRecord]) -> Ask:
     return ask
 
 
-def attributes_of(
-    ask: Ask, window: tuple[datetime | None, datetime | None, timedelta | None], now: datetime
-) -> dict[str, int]:
+def attributes_of(ask: Ask, length: timedelta) -> dict[str, int]:
     """Return what access policies see of an ask: whole GPUs, pieces of GPUs, and for how long.
 
     A piece of ``gpu.share`` counts as one, as a slot does; a begun second as a whole one.
@@ -138,40 +139,7 @@ def attributes_of(
     for device in ask.devices:
         pieces = device.count * (device.units if device.cls == "gpu.slot" else 1)
         counts["gpuCount" if device.cls == "gpu" else "gpuSlices"] += pieces
-    start, end, duration = window
-    length = duration if end is None else end - (start or now)
-    return {**counts, "durationSeconds": -(-(length or timedelta()) // timedelta(seconds=1))}
-
-
-def read_window(
-    request: ReservationCreate, now: datetime
-) -> tuple[datetime | None, datetime | None, timedelta | None]:
-    """Return (start, end, duration); exactly one of the last two is given."""
-    start = None if request.start is None else parse_instant(request.start, field="start")
-    end = None if request.end is None else parse_instant(request.end, field="end")
-    if (request.duration is None) == (end is None):
-        raise InvalidInputError(
-            "give either a duration or an end",
-            field="duration",
-            given=request.duration,
-            allowed='a duration such as "4h", or start and end',
-        )
-    if start is not None and start < now:
-        raise InvalidInputError(
-            "lies in the past", field="start", given=request.start, hint="Leave it out to begin now"
-        )
-    if end is None:
-        duration = parse_duration(request.duration or "", field="duration")
-        if start is not None and start > _LAST - duration:
-            raise InvalidInputError(
-                "reaches beyond the calendar", field="duration", given=request.duration
-            )
-        return start, None, duration
-    if start is None:
-        raise InvalidInputError("needed beside an end", field="start")
-    if end <= start:
-        raise InvalidInputError("must lie after the start", field="end", given=request.end)
-    return start, end, None
+    return {**counts, "durationSeconds": -(-length // timedelta(seconds=1))}
 
 
 def _amount(value: Quantity, read: Callable[..., int], field_name: str) -> int:

@@ -27,6 +27,11 @@ def micros(instant: datetime) -> int:
     return (instant - _EPOCH) // _MICROSECOND
 
 
+def instant_of(moment: int) -> datetime:
+    """Return the instant that so many microseconds after the epoch are."""
+    return _EPOCH + moment * _MICROSECOND
+
+
 class Fleet:
     """One placement index a pool, loaded when first needed."""
 

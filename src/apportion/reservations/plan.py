@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from apportion.bookings.service import NewBooking, NewHostBooking
 from apportion.errors import ApportionError, QuotaExceededError
@@ -29,6 +29,7 @@ from apportion.reservations.charging import (
     with_equivalents,
 )
 from apportion.reservations.fleet import Fleet, micros
+from apportion.reservations.slack import earliest_start, held_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,6 @@ class Refused:
     draft: Draft
     error: ApportionError
 
-
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 Decision = Placed | Waiting | Gone | Refused
 
@@ -121,11 +120,21 @@ class Planner:
 
     def decide(self, draft: Draft) -> Decision:
         """Choose and hold the best offer of the candidate pools, or say why there is none."""
+        return self.decide_within(draft, *draft.starts(self._now))
+
+    def decide_within(self, draft: Draft, first: datetime, last: datetime) -> Decision:
+        """Do so at the earliest start within ``first`` and ``last`` that has room in any pool."""
         usable = [self._pools[each] for each in draft.candidates if each in self._pools]
         if not usable:
             return self._gone(draft)
-        window = draft.window(self._now)
+        if first > last:
+            return self._too_late(draft)
         amounts = draft.amounts()
+        start = first
+        if first < last:
+            covered = [each for each in usable if self._covers(draft, each, amounts)]
+            start = earliest_start(self._fleet, draft, covered, (first, last, self._now)) or first
+        window = draft.window(start)
         best: tuple[tuple[int, int], _Found] | None = None
         verdicts: dict[str, Verdict] = {}
         short: list[_Short] = []
@@ -174,9 +183,9 @@ class Planner:
             return short
         start, end = window
         index = self._fleet.indexes[pool.id]
-        held_until = micros(_held_until(end, pool))
+        until = micros(held_until(end, pool))
         policy = draft.policy or pool.policy.placement
-        offer = index.place(draft.ask, micros(start), held_until, micros(self._now), policy)
+        offer = index.place(draft.ask, micros(start), until, micros(self._now), policy)
         if isinstance(offer, Verdict):
             return offer
         shares = [self._share(draft, pool, piece) for piece in offer.pieces]
@@ -202,7 +211,7 @@ class Planner:
                 units=piece.units,
                 start=start,
                 end=end,
-                held_until=_held_until(end, pool),
+                held_until=held_until(end, pool),
                 share=share,
             )
             for number, (piece, share) in enumerate(zip(offer.pieces, found.shares, strict=True))
@@ -242,6 +251,11 @@ class Planner:
         assert piece.atom is not None  # noqa: S101 - an instance is an atom
         return self._fleet.share_of(pool.id, piece.atom)
 
+    def _covers(self, draft: Draft, pool: PoolRecord, amounts: dict[str, Decimal]) -> bool:
+        """Tell whether the quota covers what a draft takes at least, wherever it lies."""
+        least = with_equivalents(amounts, least_equivalents(draft.ask, pool))
+        return self._short(pool, least, exact=False) is None
+
     def _short(
         self, pool: PoolRecord, charges: Mapping[str, Decimal], *, exact: bool
     ) -> _Short | None:
@@ -274,6 +288,11 @@ class Planner:
                 "gone": list(draft.candidates),
             },
         )
+
+    def _too_late(self, draft: Draft) -> Decision:
+        """Let the clock fail what could be placed, but would not be over in time any more."""
+        message = "it can no longer be over in time"
+        return Waiting(draft, {"code": "too_late", "message": message, "since": self._since(draft)})
 
     def _why_gone(self, draft: Draft, pool_ids: Sequence[str]) -> list[str]:
         """Say of each of these candidates why it takes no work of the tenant."""
@@ -347,11 +366,6 @@ class Planner:
             **({"quota": _shorts(short)} if short else {}),
             **({"gone": gone} if gone else {}),
         }
-
-
-def _held_until(end: datetime, pool: PoolRecord) -> datetime:
-    """Return when others can have what is free at an end; the calendar has a last day."""
-    return end + min(pool.policy.window.gap, _LAST - end)
 
 
 def _shorts(short: Sequence[_Short]) -> list[dict[str, str]]:

@@ -117,7 +117,8 @@ WHERE pool_id = %(pool_id)s
 SELECT *
 FROM reservations
 WHERE state = 'pending' AND (created_at, id) > (%(after)s::timestamptz, %(after_id)s)
-    AND pending_until > %(now)s AND (asked_start IS NULL OR asked_start >= %(now)s)
+    AND pending_until > %(now)s
+    AND coalesce(end_before - duration, asked_start, %(now)s) >= %(now)s
     AND (
         reason ? 'quota'
         OR reason ->> 'code' IN ('pool_archived', 'pool_withdrawn')
@@ -156,18 +157,23 @@ WHERE reservations.id = due.id
 RETURNING reservations.id, was, tenant_id, pool_id, reason, charges, charged_tenant_id;
 
 -- name: due_to_fail
--- Waited as long as the pool allows, or the window that was asked for has begun without room.
+-- Waited as long as the pool allows, or the last start that was asked for has passed without room.
 UPDATE reservations
 SET state = 'failed',
     reason = jsonb_build_object(
         'code', 'PendingTimeout',
-        'message', 'no room was found in time; last: ' || coalesce(reason ->> 'message', ''),
+        'message', CASE WHEN end_before - duration < %(now)s
+            THEN 'no room was found, and it can no longer be over in time; last: '
+            ELSE 'no room was found in time; last: '
+        END || coalesce(reason ->> 'message', ''),
         'last', reason
     ),
     updated_at = %(now)s
 WHERE id IN (
     SELECT id FROM reservations
-    WHERE state = 'pending' AND (pending_until <= %(now)s OR asked_start < %(now)s)
+    WHERE state = 'pending' AND (
+        pending_until <= %(now)s OR coalesce(end_before - duration, asked_start) < %(now)s
+    )
     ORDER BY created_at, id
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED

@@ -87,7 +87,8 @@ class PlacementSpec(Schema):
 class ReservationCreate(Schema):
     """An ask. Give ``pool_id``, or ``pool_ids`` to let the tightest fit among several decide.
 
-    The window is ``duration`` from now or from ``start``, or ``start`` to ``end``.
+    The window is ``duration`` from now or from ``start``, or ``start`` to ``end``; or, with
+    ``end_before``, ``duration`` at the earliest start that has room and is over by then.
     """
 
     name: Text | None = None
@@ -101,6 +102,7 @@ class ReservationCreate(Schema):
     duration: str | None = None
     start: Timestamp | None = None
     end: Timestamp | None = None
+    end_before: Timestamp | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -139,6 +141,9 @@ class HostOut(View):
 class ReservationView(View):
     """A reservation: what was asked, where it stands and why, and what it has.
 
+    Of one that waits with slack, ``start`` is the earliest that was asked for, if any, and it is to
+    be over by ``end_before``.
+
     While it lives, ``charges`` count against the quota of ``charged_tenant_id``: its own tenant, or
     the one above it that the pool is offered to.
     """
@@ -155,6 +160,7 @@ class ReservationView(View):
     placement: PlacementSpec
     start: AwareDatetime | None
     end: AwareDatetime | None
+    end_before: AwareDatetime | None
     pending_until: AwareDatetime
     created_at: AwareDatetime
     updated_at: AwareDatetime

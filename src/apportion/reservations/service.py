@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from apportion.authority.service import Caller
@@ -25,13 +25,12 @@ from apportion.reservations.admission import (
     admit,
     attributes_of,
     candidates,
-    read_window,
     request_hash,
 )
 from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
 from apportion.reservations.ending import end_now
 from apportion.reservations.fleet import Fleet
-from apportion.reservations.lengths import check_lead, check_length
+from apportion.reservations.lengths import check_length
 from apportion.reservations.lifecycle import Lifecycle, draft_of
 from apportion.reservations.placer import CLASHES_MAX, Placer
 from apportion.reservations.plan import Decision, Refused
@@ -44,6 +43,7 @@ from apportion.reservations.schemas import (
     ReservationView,
 )
 from apportion.reservations.views import show_all
+from apportion.reservations.windows import hold_to_pools, read_window
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 
@@ -240,7 +240,7 @@ class Reservations:
                 raise OvertakenError
             now = self._runtime.now()
             end = read_end(request, row, now)
-            _check_change(caller, pools, row, (end, asked(request)), now)
+            _check_change(caller, pools, row, (end, asked(request)))
             sooner = end < row["ends_at"]
             if end != row["ends_at"]:
                 await change_end(connection, caller, row, end, now)
@@ -294,9 +294,9 @@ class Reservations:
         records = rights.find(named)
         now = self._runtime.now()
         ask = admit(request, records)
-        window = start, end, duration = read_window(request, now)
-        rights.check(records, attributes_of(ask, window, now))
-        _check_window(records, request, window, now)
+        window = read_window(request, now)
+        rights.check(records, attributes_of(ask, window.length(now)))
+        window = hold_to_pools(window, records, request, now)
         return Draft(
             id=own_id,
             tenant_id=caller.tenant_id,
@@ -309,9 +309,10 @@ class Reservations:
                 for device, parsed in zip(request.devices, ask.devices, strict=True)
             ],
             placement=request.placement.model_dump(exclude_defaults=True),
-            asked_start=start,
-            asked_end=end,
-            duration=duration,
+            asked_start=window.start,
+            asked_end=window.end,
+            duration=window.duration,
+            end_before=window.end_before,
             pending_until=now + max(pool.policy.max_pending for pool in records),
             request_hash=own_hash,
             created_at=now,
@@ -324,27 +325,11 @@ class Reservations:
             return await rows.hashes(connection, reservation_ids)
 
 
-def _check_window(
-    pools: Sequence[PoolRecord],
-    request: ReservationCreate,
-    window: tuple[datetime | None, datetime | None, timedelta | None],
-    now: datetime,
-) -> None:
-    """Refuse a window that one of the candidate pools does not take."""
-    start, end, duration = window
-    length = duration if end is None else end - (start or now)
-    field, given = ("duration", request.duration) if end is None else ("end", request.end)
-    for pool in pools:
-        check_length(pool, length or timedelta(), field=field, given=given)
-        check_lead(pool, start, now)
-
-
 def _check_change(
     caller: Caller,
     pools: Mapping[str, PoolRecord],
     row: Row,
     wanted: tuple[datetime, Mapping[str, Any]],
-    now: datetime,
 ) -> None:
     """Refuse what access policies do not allow, nor the pool's, nor a pool that went."""
     end, given = wanted
@@ -355,7 +340,7 @@ def _check_change(
             given=row["pool_id"],
             hint=f"It keeps what it has until {format_instant(row['ends_at'])}, or till a release",
         )
-    attributes = attributes_of(draft_of(row).ask, (row["starts_at"], end, None), now)
+    attributes = attributes_of(draft_of(row).ask, end - row["starts_at"])
     check_update(caller, pool, attributes, longer=end > row["ends_at"])
     check_length(pool, end - row["starts_at"], **given)
 

@@ -44,3 +44,19 @@ def test_the_room_that_is_told_of_is_there_until_just_then(case, length):
         assert world.fits(node, ask, each.start, until)
         assert each.until > LATE or not world.fits(node, ask, each.start, until + 1)
         world.check(each.offer, ask, now)
+
+
+@given(cases(max_nodes=2), st.integers(1, 4), st.integers(0, HORIZON), st.integers(0, HORIZON))
+def test_within_bounds_the_first_is_the_earliest_start_that_fits(case, length, first, last):
+    world, ask, _, _, now = case
+    world.bookings = [each for each in world.bookings if each.end > now]
+    world.hosts = [each for each in world.hosts if each.end > now]
+    fitting = [
+        start
+        for start in range(max(first, now), last + 1)
+        if any(world.fits(node, ask, start, start + length) for node in world.nodes)
+    ]
+    found = list(world.index().openings(ask, length, now, first=first, last=last))
+    assert [each.start for each in found[:1]] == fitting[:1]
+    assert all(each.start <= last for each in found)
+    event("some fit" if fitting else "none fits")

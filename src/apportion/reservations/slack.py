@@ -1,0 +1,45 @@
+"""The earliest start that has room: what a window with slack is placed at."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from apportion.pools.service import PoolRecord
+from apportion.reservations.admission import Draft
+from apportion.reservations.fleet import Fleet, instant_of, micros
+
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+def held_until(end: datetime, pool: PoolRecord) -> datetime:
+    """Return when others can have what is free at an end; the calendar has a last day."""
+    return end + min(pool.policy.window.gap, _LAST - end)
+
+
+def earliest_start(
+    fleet: Fleet,
+    draft: Draft,
+    pools: Sequence[PoolRecord],
+    bounds: tuple[datetime, datetime, datetime],
+) -> datetime | None:
+    """Return the first start at which one of the pools has room for a draft; None without any.
+
+    ``bounds`` are the first and the last instant that will do, and now.
+    """
+    first, last, now = bounds
+    found: datetime | None = None
+    for pool in pools:
+        start, end = draft.window(first)
+        length = held_until(end, pool) - start
+        openings = fleet.indexes[pool.id].openings(
+            draft.ask,
+            length // timedelta(microseconds=1),
+            micros(now),
+            first=micros(first),
+            last=micros(last),
+        )
+        for opening in openings:
+            # Later pools need not look beyond what this one has.
+            found = last = instant_of(opening.start)
+            break
+    return found
