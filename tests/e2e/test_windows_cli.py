@@ -35,3 +35,28 @@ def test_a_pool_takes_windows_as_the_guide_sets_them(cli, server):
     assert cli(*words, "9h").code == 2
     said = cli(*words, "2h", "-o", "json")
     assert said.data["bookings"][0]["held_until"] > said.data["bookings"][0]["end"]
+
+
+def test_a_length_with_slack_is_placed_where_it_fits_and_waits_only_where_it_never_does(
+    cli, server
+):
+    pool = server.pool("H100", "exclusive", ())
+    [line] = [line.strip() for line in GUIDE.splitlines() if "--before" in line]
+    words = line.replace("notebooks", pool.name).split()[1:]
+    starts = [cli(*words, "-o", "json").data["start"] for _ in range(3)]
+    assert starts == ["2036-12-01T12:00:00Z", "2036-12-01T14:00:00Z", "2036-12-01T16:00:00Z"]
+    said = cli(*words)
+    assert (said.code, "is to be over by" in said.out) == (1, True)
+    words = ("reserve", "--pool", pool.name, "--gpus", "1")
+    before = ("--before", "2036-12-01T18:00:00Z")
+    for wrong, flag in [
+        (
+            ("--from", "2036-12-01T12:00:00Z", "--until", "2036-12-01T13:00:00Z", *before),
+            "--before",
+        ),
+        (("--for", "2h", "--from", "2036-12-01T12:00:00Z", *before), "--from"),
+        (("--for", "2h", "--after", "2036-12-01T12:00:00Z"), "--after"),
+        (("--for", "2h", "--before", "2020-01-01T00:00:00Z"), "--before"),
+    ]:
+        said = cli(*words, *wrong)
+        assert (said.code, said.err.splitlines()[0].partition(": ")[2][: len(flag)]) == (2, flag)

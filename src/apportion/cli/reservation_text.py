@@ -58,6 +58,8 @@ def _why(view: "ReservationView") -> Iterator[str]:
         yield f"{code}: {message}"
     if view.state != "pending":
         return
+    if view.end_before is not None:
+        yield f"it is to be over by {both_zones(view.end_before)}"
     if hint := view.reason.get("hint"):
         yield f"what would help: {hint}"
     yield f"it is tried again whenever something frees, until {both_zones(view.pending_until)}"

@@ -14,10 +14,10 @@ from apportion.cli.output import print_data
 from apportion.cli.plan import choice_data, choice_lines
 from apportion.cli.reservation_text import LIVE, TOGETHER, reservation_lines
 from apportion.cli.selecting import GRAMMAR, parse_selector
-from apportion.cli.times import TIME_GRAMMAR, read_time
+from apportion.cli.times import TIME_GRAMMAR
+from apportion.cli.when import add_window_arguments, asked_window, start_flag
 from apportion.errors import InvalidInputError
 from apportion.planning.asks import FractionalAsk
-from apportion.quantities.windows import format_instant, parse_duration
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -36,6 +36,7 @@ _FLAGS: Final = {
     "duration": "--for",
     "start": "--from",
     "end": "--until",
+    "end_before": "--before",
     "resources.vcpu": "--vcpu",
     "resources.memoryGiB": "--host-memory-gib",
     "devices[0].selector": "--select",
@@ -58,6 +59,7 @@ examples:
   apportion reserve --pool notebooks --memory 20Gi --from 2026-12-01T09:00 --until 2026-12-01T17:00
   apportion reserve --pool training --gpus 4 --for 2d --together nvlink
   apportion reserve --pool training --gpus 1 --for 2d --select 'numaNode=0' --policy spread
+  apportion reserve --pool notebooks --gpus 1 --for 2h --before 2026-12-01T18:00
   apportion reserve --pool batch-a --vcpu 16 --for 1h
 
 exit codes: 0 placed; 1 pending (the reason is printed, and it is tried again) or refused;
@@ -75,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_ask(parser)
     add_ask_limits(parser)
-    _add_window(parser)
+    add_window_arguments(parser)
     host = parser.add_argument_group("host resources, on the same node or alone")
     host.add_argument("--vcpu", metavar="N", help="virtual CPUs: 8, 0.5, 250m")
     host.add_argument("--host-memory-gib", metavar="N", help="host memory in GiB: 64, 0.5")
@@ -88,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, reserve, print: 0 when placed, 1 when it waits or is refused."""
     ask = _ask(args)
-    window = _window(args)
+    window = asked_window(args)
     selector = () if args.select is None else parse_selector(args.select, field="--select")
     with connect(args) as client:
         pools = [find_pool(client, text, field="--pool") for text in _names(args.pool)]
@@ -105,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
             "idempotency_key": args.key,
             **window,
         }
-        with naming({**_FLAGS, **_ask_flags(args)}):
+        with naming({**_FLAGS, "start": start_flag(args), **_ask_flags(args)}):
             view = client.create_reservation(body)
         _print(args, client, view, plan)
     return 1 if view.state in ("pending", "failed") else 0
@@ -122,14 +124,6 @@ def _add_ask(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--count", type=whole_number, metavar="N", help="so many pieces of it (not with --gpus)"
     )
-
-
-def _add_window(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the window")
-    length = group.add_mutually_exclusive_group(required=True)
-    length.add_argument("--for", dest="duration", metavar="DURATION", help="4h, 90m, 1d12h, PT4H")
-    length.add_argument("--until", metavar="TIME", help="its end; needs --from")
-    group.add_argument("--from", dest="start", metavar="TIME", help="its start (default: now)")
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
@@ -195,20 +189,6 @@ def _ask_flags(args: argparse.Namespace) -> Mapping[str, str]:
         "devices": _flag(args) or "--vcpu",
         "devices[0].count": "--count" if args.gpus is None else "--gpus",
     }
-
-
-def _window(args: argparse.Namespace) -> Mapping[str, str]:
-    window: dict[str, str] = {}
-    if args.start is not None:
-        window["start"] = format_instant(read_time(args.start, field="--from"))
-    if args.until is not None:
-        if args.start is None:
-            raise InvalidInputError("needed beside an end", field="--from", allowed=TIME_GRAMMAR)
-        window["end"] = format_instant(read_time(args.until, field="--until"))
-    if args.duration is not None:
-        parse_duration(args.duration, field="--for")
-        window["duration"] = args.duration
-    return window
 
 
 def _names(text: str) -> list[str]:

@@ -266,7 +266,7 @@ class PoolIndex:
         booked = islice(self._shapes.booked(ask, start, end), LOOKED_AT)
         repacked = defragmentable(booked, ask, start, end)
         ends = islice(((end, node) for end, node in self._ends() if end > start), LOOKED_AT)
-        later = next(openings(ask, end - start, start, ends), None)
+        later = next(openings(ask, end - start, (start, FOREVER, now), ends), None)
         freed = None
         if later is not None:
             node = self.nodes[later.offer.node]
