@@ -15,6 +15,7 @@ CLASS_OF: Final[dict[Split, AtomClass]] = {
     "slots": "gpu.slot",
     "shares": "gpu.share",
 }
+"""The pieces that a GPU is split into; a MIG GPU that is cut on demand offers itself whole too."""
 
 
 @dataclass(frozen=True, slots=True)

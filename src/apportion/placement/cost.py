@@ -11,6 +11,7 @@ from typing import Final
 from apportion.placement.asks import Ask
 from apportion.placement.offers import Offer
 from apportion.placement.state import GpuState, NodeState
+from apportion.quantities.units import WHOLE
 
 _STEP: Final = 10
 """Hundredths of a GPU that are told apart: finer, and chance decides instead of tightness."""
@@ -50,5 +51,5 @@ def _hundredths(gpu: GpuState, idle: int) -> int:
 
 def _taken(gpu: GpuState, units: int) -> int:
     if gpu.split == "mig":
-        return _hundredths(gpu, 1)
+        return 100 if units == WHOLE else _hundredths(gpu, 1)
     return _hundredths(gpu, (units & gpu.capacity).bit_count())

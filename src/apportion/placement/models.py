@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from apportion.placement.asks import CLASS_OF, AtomClass, Split
+from apportion.placement.asks import AtomClass, Split
 from apportion.placement.selectors import Attributes, shared
 from apportion.placement.state import GpuState
 from apportion.quantities.units import span
@@ -30,8 +30,9 @@ _WEIGHTS: Final = 2 * _PARTS
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An instance that GPUs of a model are cut into, or can be; told by its place in the list."""
+    """What can be booked of MIG GPUs of a model; told by its place in the list."""
 
+    cls: AtomClass
     units: int
     attributes: Attributes
 
@@ -71,10 +72,12 @@ class Model:
 
     def __init__(self, gpu: GpuState) -> None:
         self.split: Split = gpu.split
-        self.cls: AtomClass = CLASS_OF[gpu.split]
+        self.classes = gpu.classes
         self.ruler = gpu.ruler
         self.attributes: Attributes = dict(shared(gpu.shown_of(None)))
-        self.parts = tuple(Part(atom.units, dict(shared(gpu.shown_of(atom)))) for atom in gpu.atoms)
+        self.parts = tuple(
+            Part(atom.cls, atom.units, dict(shared(gpu.shown_of(atom)))) for atom in gpu.atoms
+        )
         self._every = 0
         for part in self.parts:
             self._every |= part.units
@@ -84,7 +87,7 @@ class Model:
         """The units of a MIG GPU that any of its instances takes."""
         profiles: dict[Hashable, list[int]] = {}
         for part in self.parts:
-            profiles.setdefault(part.attributes["migProfile"], []).append(part.units)
+            profiles.setdefault(part.attributes.get("migProfile"), []).append(part.units)
         self._profiles = list(profiles.values())
         self._states: dict[int, State] = {}
 
@@ -146,7 +149,7 @@ class Models:
             gpu.split,
             gpu.ruler,
             shared(gpu.shown_of(None)),
-            tuple((atom.units, shared(gpu.shown_of(atom))) for atom in gpu.atoms),
+            tuple((atom.cls, atom.units, shared(gpu.shown_of(atom))) for atom in gpu.atoms),
         )
         found = self._models.get(signature)
         if found is None:

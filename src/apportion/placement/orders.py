@@ -91,7 +91,7 @@ class Order:
 
     def takes(self, model: Model) -> bool:
         """Tell whether GPUs of a model can ever serve the need."""
-        if model.cls != self.need.cls:
+        if self.need.cls not in model.classes:
             return False
         takes = bool(self.parts_of(model)) if model.split == "mig" else self._matches(model)
         self.parts_gpus |= takes and (model.split == "mig" or self.need.units < model.ruler)
@@ -166,7 +166,11 @@ class Order:
         found = self._parts.get(model)
         if found is None:
             matches = self.need.selector.matches_group
-            found = tuple(at for at, each in enumerate(model.parts) if matches(each.attributes))
+            found = tuple(
+                at
+                for at, each in enumerate(model.parts)
+                if each.cls == self.need.cls and matches(each.attributes)
+            )
             self._parts[model] = found
         return found
 

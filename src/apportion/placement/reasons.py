@@ -37,10 +37,10 @@ def why_held(node: NodeState, ask: Ask, start: int, end: int) -> str:
 
 
 def _none_matches(node: NodeState, device: DeviceAsk) -> str | None:
-    gpus = [gpu for gpu in node.gpus if CLASS_OF[gpu.split] == device.cls]
+    gpus = [gpu for gpu in node.gpus if _is_cut_so(gpu, device)]
     if not gpus:
         return _no_such_class(node, device)
-    pieces = [piece for gpu in gpus for piece in _pieces(gpu)]
+    pieces = [piece for gpu in gpus for piece in _pieces(gpu, device)]
     if not pieces and not any(gpu.bookable for gpu in gpus):
         # Instances that are being made again, or whose GPU failed, are not there to be named.
         return "gpu_unbookable"
@@ -59,6 +59,13 @@ def _no_such_class(node: NodeState, device: DeviceAsk) -> str:
     return by_class.get(device.cls, "class_not_offered")
 
 
-def _pieces(gpu: GpuState) -> list[tuple[GpuState, AtomState | None]]:
+def _is_cut_so(gpu: GpuState, device: DeviceAsk) -> bool:
+    """Tell whether a GPU is one that has pieces of a class, though it may have none just now."""
+    return CLASS_OF[gpu.split] == device.cls or device.cls in gpu.classes
+
+
+def _pieces(gpu: GpuState, device: DeviceAsk) -> list[tuple[GpuState, AtomState | None]]:
     """Return what there is to book of a GPU, whether it can be booked now or not."""
-    return [(gpu, atom) for atom in gpu.atoms] if gpu.split == "mig" else [(gpu, None)]
+    if gpu.split != "mig":
+        return [(gpu, None)]
+    return [(gpu, atom) for atom in gpu.atoms if atom.cls == device.cls]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from apportion.placement.asks import CLASS_OF, DOMAIN_OF, Ask, DeviceAsk
+from apportion.placement.asks import CLASS_OF, DOMAIN_OF, Ask, AtomClass, DeviceAsk
 from apportion.placement.colouring import deal
 from apportion.placement.offers import Move, Offer, Piece
 from apportion.placement.selectors import Selector
@@ -35,6 +35,11 @@ class _Bin:
     units: int
     holders: int
     left: int
+
+    @property
+    def cls(self) -> AtomClass:
+        """The class of pieces that it has room for."""
+        return CLASS_OF[self.gpu.split] if self.atom is None else self.atom.cls
 
 
 def place_on(
@@ -73,7 +78,7 @@ def offer_of(
     for gpu in gpus:
         if part is not None:
             atom = gpu.atoms[part]
-            pieces.append(Piece(0, gpu.id, atom.units, atom.id, gpu.generation))
+            pieces.append(Piece(0, gpu.id, atom.booked, atom.id, gpu.generation))
             left += free - 1
         elif gpu.split == "none":
             pieces.append(Piece(0, gpu.id, -1, gpu.atom, gpu.generation))
@@ -125,7 +130,13 @@ def _bins(
     gpus: Iterable[GpuState], ask: Ask, room: Callable[[GpuState], Iterator[_Bin] | tuple[()]]
 ) -> list[_Bin]:
     wanted = {device.cls for device in ask.devices}
-    bins = [each for gpu in gpus if CLASS_OF[gpu.split] in wanted for each in room(gpu)]
+    bins = [
+        each
+        for gpu in gpus
+        if not wanted.isdisjoint(gpu.classes)
+        for each in room(gpu)
+        if each.cls in wanted
+    ]
     # The tightest first, so that large room stays in one piece for those who need it; of those what
     # is free for this window only, so that what is free for ever stays so.
     bins.sort(key=lambda each: (each.left, each.gpu.idle, each.gpu.id))
@@ -183,7 +194,7 @@ def _pack(ask: Ask, bins: list[_Bin], steps: int) -> list[tuple[int, _Bin]] | No
             at
             for at, each in enumerate(bins)
             if each.units >= device.units
-            and CLASS_OF[each.gpu.split] == device.cls
+            and each.cls == device.cls
             and selects(device.selector, each.gpu, each.atom)
         ]
         for device in ask.devices
@@ -311,7 +322,7 @@ def _offer(
         gpu = each.gpu
         left[gpu.id] = left.get(gpu.id, each.left) - ask.devices[device].units
         if each.atom is not None:
-            pieces.append(Piece(device, gpu.id, each.atom.units, each.atom.id, gpu.generation))
+            pieces.append(Piece(device, gpu.id, each.atom.booked, each.atom.id, gpu.generation))
             continue
         if gpu.split == "none":
             pieces.append(Piece(device, gpu.id, -1, gpu.atom, gpu.generation))

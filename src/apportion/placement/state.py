@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from apportion.placement.asks import Split
+from apportion.placement.asks import CLASS_OF, AtomClass, Split
 from apportion.placement.offers import HeldKey
 from apportion.placement.selectors import Attributes
 from apportion.placement.skyline import FOREVER, NEVER, Skyline
-from apportion.quantities.units import span
+from apportion.quantities.units import WHOLE, span
 
 if TYPE_CHECKING:
     from apportion.placement.models import State
@@ -29,16 +29,22 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class AtomState:
-    """A MIG instance that can be booked: its units and the attributes that tell it apart.
+    """What can be booked of a MIG GPU: its units and the attributes that tell it apart.
 
-    Instances of one GPU may overlap where they are made on demand; only disjoint ones are held at
-    one time.
+    That is an instance; or, where instances are made on demand, the whole GPU: ``cls`` says which.
+    Such pieces of one GPU may overlap; only disjoint ones are held at one time.
     """
 
     id: int
     units: int
-    profile: str
+    profile: str | None
     attributes: Attributes
+    cls: AtomClass = "gpu.mig"
+
+    @property
+    def booked(self) -> int:
+        """What a booking takes: of the whole GPU every unit, whatever the ruler's length."""
+        return self.units if self.cls == "gpu.mig" else WHOLE
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +84,13 @@ class GpuState:
         self._gather()
 
     @property
+    def classes(self) -> frozenset[AtomClass]:
+        """The classes of what can be booked of it."""
+        if self.split == "mig":
+            return frozenset(atom.cls for atom in self.atoms)
+        return frozenset((CLASS_OF[self.split],))
+
+    @property
     def capacity(self) -> int:
         """The mask that slots or shares are taken from."""
         return span(0, self.ruler)
@@ -105,7 +118,8 @@ class GpuState:
         """Return what selectors see of the GPU, or of an atom of it."""
         if atom is None:
             return {**self.group, **self.attributes}
-        return {**self.group, **self.attributes, **atom.attributes, "migProfile": atom.profile}
+        shown = {**self.group, **self.attributes, **atom.attributes}
+        return shown if atom.profile is None else {**shown, "migProfile": atom.profile}
 
     def busy(self, start: int, end: int) -> int:
         """Return the units that somebody has at some instant of the window."""

@@ -42,7 +42,8 @@ class Gpu:
     numa: int = 0
     index: int = 0
     nvlink: int | None = None
-    # (units, profile) of each instance; an atom's id is its place in here plus 100 times the GPU's.
+    # (units, profile) of each instance, the whole GPU being one without a profile; an atom's id is
+    # its place in here plus 100 times the GPU's.
     atoms: tuple = ()
     bookable: bool = True
 
@@ -55,7 +56,13 @@ class Gpu:
             attributes=self.attributes(node),
             atom=self.id if self.split == "none" else None,
             atoms=tuple(
-                AtomState(self.atom_id(at), mask_of(units), profile, self.atom_attributes(at))
+                AtomState(
+                    self.atom_id(at),
+                    mask_of(units),
+                    profile,
+                    self.atom_attributes(at),
+                    self.cls_of(at),
+                )
                 for at, (units, profile) in enumerate(self.atoms)
             ),
             bookable=self.bookable,
@@ -65,15 +72,20 @@ class Gpu:
         known = {} if self.nvlink is None else {"nvlinkDomain": self.nvlink}
         return {"node": node, "gpuIndex": self.index, **known}
 
+    def cls_of(self, at):
+        return "gpu" if self.atoms[at][1] is None else "gpu.mig"
+
     def atom_id(self, at):
         return 100 * self.id + at
 
     def atom_attributes(self, at):
-        return {"migProfile": self.atoms[at][1], "giId": at, "vramGiB": 10 * len(self.atoms[at][0])}
+        units, profile = self.atoms[at]
+        own = {} if profile is None else {"migProfile": profile, "giId": at}
+        return {**own, "vramGiB": 10 * len(units)}
 
     def options(self, node, device):
         """Name what a piece of the device ask could be taken from: (gpu, atom or None)."""
-        if not self.bookable or CLASSES[self.split] != device.cls:
+        if not self.bookable or (self.split != "mig" and CLASSES[self.split] != device.cls):
             return []
         seen = {"gpuModel": self.model, "numaNode": self.numa, "node": node, "gpuIndex": self.index}
         if self.split != "mig":
@@ -81,7 +93,8 @@ class Gpu:
         return [
             (self, at)
             for at in range(len(self.atoms))
-            if device.selector.matches({**seen, **self.atom_attributes(at)})
+            if self.cls_of(at) == device.cls
+            and device.selector.matches({**seen, **self.atom_attributes(at)})
         ]
 
 
@@ -255,7 +268,8 @@ class World:
             assert piece.units == -1
             assert piece.atom == gpu.id
         elif gpu.split == "mig":
-            assert units == frozenset(gpu.atoms[at][0])
+            whole = gpu.atoms[at][1] is None
+            assert piece.units == -1 if whole else units == frozenset(gpu.atoms[at][0])
         else:
             seats = 1 if gpu.split == "shares" else 0
             assert _size(units, gpu.ruler) == (device.units, seats)

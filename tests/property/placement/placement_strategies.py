@@ -18,6 +18,14 @@ LAYOUTS = (
         ((2, 3), "2g"),
         ((0, 1, 2, 3), "4g"),
     ),
+    # The same, and whole.
+    (
+        ((0,), "1g"),
+        ((0, 1), "2g"),
+        ((2, 3), "2g"),
+        (tuple(range(8)), "7g"),
+        (tuple(range(8)), None),
+    ),
 )
 EXPRESSIONS = (
     Expression("gpuModel", "In", ("H100",)),
