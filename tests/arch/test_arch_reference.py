@@ -66,13 +66,15 @@ def test_every_reason_of_a_reservation_is_documented():
 def test_every_reason_of_an_atom_is_documented():
     documented = first_cells("atoms.md", "Why an atom cannot be booked")
     code = "".join(
-        (SOURCE / "nodes" / name).read_text("utf-8") for name in ("atoms.py", "atom_rows.py")
+        (SOURCE / "nodes" / name).read_text("utf-8")
+        for name in ("atoms.py", "atom_rows.py", "on_demand.py")
     )
     queries = (SOURCE / "nodes" / "queries.sql").read_text("utf-8")
     written = set(re.findall(r"reason = '(\w+)'", queries))
     written |= set(re.findall(r'reason(?: = |=)"(\w+)"', code))
     written |= set(re.findall(r'return "(failed)"', code))
-    written |= set(re.findall(r'(?:PARTITION_PENDING|SPLIT|MISSING): Final = "(\w+)"', code))
+    named = "PARTITION_PENDING|SPLIT|MISSING|NEEDS_RESET|FOREIGN"
+    written |= set(re.findall(rf'(?:{named}): Final = "(\w+)"', code))
     assert documented == written
 
 

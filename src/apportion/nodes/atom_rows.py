@@ -8,8 +8,9 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from apportion.bookings import service as bookings
-from apportion.nodes.atoms import AtomSpec
 from apportion.nodes.derived import Derived, NodeRows
+from apportion.nodes.on_demand import without_foreign
+from apportion.nodes.specs import AtomSpec, GpuSpec
 from apportion.pools.service import PoolRecord
 from apportion.store.connections import Connection
 from apportion.store.sql import load
@@ -35,10 +36,13 @@ async def write_atoms(
         gpu_ids[row["uuid"]] = row["gpu_id"]
         if row["key"] is not None:
             there.setdefault(row["uuid"], {})[row["key"]] = row
+    gpus = [gpu for each in derived for gpu in each.gpus]
+    asked = await _asked(connection, gpus, there, now)
     wanted = {
-        gpu.report.uuid: {atom.key: atom for atom in gpu.atoms}
-        for each in derived
-        for gpu in each.gpus
+        gpu.report.uuid: {atom.key: atom for atom in without_foreign(gpu, asked).atoms}
+        if gpu.on_demand
+        else {atom.key: atom for atom in gpu.atoms}
+        for gpu in gpus
     }
     gone = [
         atom
@@ -64,6 +68,23 @@ async def write_atoms(
         if key in there.get(uuid, {})
     ]
     await _update_atoms(connection, kept)
+
+
+async def _asked(
+    connection: Connection,
+    gpus: Sequence[GpuSpec],
+    there: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    now: datetime,
+) -> set[str]:
+    """Return the keys of instances, made on demand and reported, that somebody has."""
+    keys = {
+        there[gpu.report.uuid][atom.key]["id"]: atom.key
+        for gpu in gpus
+        if gpu.on_demand
+        for atom in gpu.atoms
+        if "migUuid" in atom.attributes and atom.key in there.get(gpu.report.uuid, {})
+    }
+    return {keys[each] for each in await bookings.booked_atoms(connection, list(keys), now)}
 
 
 def _is_same(there: Mapping[str, Any], wanted: AtomSpec | None) -> bool:

@@ -7,57 +7,21 @@ is changing has nothing to book until it has changed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
 from apportion.errors import InvalidInputError
 from apportion.geometry import Board, Placement, Profile, find_board, parse_profile
+from apportion.nodes import on_demand
 from apportion.nodes.schemas import GpuReport, MigInstance
-from apportion.pools.policy import PoolPolicy, mps_units
+from apportion.nodes.specs import AtomSpec, Attributes, GpuSpec, atom_key
+from apportion.pools.policy import DYNAMIC, PoolPolicy, mps_units
 from apportion.quantities.units import WHOLE, span, to_multirange
 
 PARTITION_PENDING: Final = "partitionPending"
 SPLIT: Final = "split"
-
-Attributes = dict[str, str | int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtomSpec:
-    """One atom as it should be: its durable key, class, units, billing share and attributes.
-
-    ``reason`` says why it cannot be booked, None when it can. ``profile`` and ``start`` name its
-    legal placement where the board's geometry is known.
-    """
-
-    key: str
-    cls: str
-    units: str
-    share: Fraction
-    attributes: Attributes
-    reason: str | None = None
-    board: str | None = None
-    profile: str | None = None
-    start: int | None = None
-
-    @property
-    def cut(self) -> tuple[str, str]:
-        """What must stay the same for it to be the same atom."""
-        return self.key, self.units
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSpec:
-    """A GPU and its atoms, derived. ``reason`` says why nothing of it can be booked."""
-
-    report: GpuReport
-    board: str | None
-    split: str
-    ruler: int
-    reason: str | None
-    atoms: tuple[AtomSpec, ...] = field(default=())
 
 
 def identify(report: GpuReport) -> Board | None:
@@ -84,9 +48,12 @@ def derive(
     policy: PoolPolicy,
 ) -> GpuSpec:
     """Derive a GPU's split and atoms from its report and its pool's mode."""
-    split = _split(report, sharing, policy)
+    demand = sharing == "mig" and policy.mig_layout == DYNAMIC
+    split = "mig" if demand else _split(report, sharing, policy)
     common = _common(report, node, model, sharing)
     parent_reason = None if split == "none" else SPLIT
+    if demand and board is not None and board.ruler is not None:
+        parent_reason = on_demand.why_not_whole(report, board)
     parent = AtomSpec(
         key=report.uuid,
         cls="gpu",
@@ -98,6 +65,8 @@ def derive(
     match split:
         case "mig":
             parts = tuple(_instances(report, board, sharing, common))
+            if demand and board is not None:
+                parts = on_demand.places(report, board, common, parts)
             ruler = board.ruler.units if board is not None and board.ruler is not None else 1
         case "slots":
             ruler = policy.replicas or 1
@@ -107,7 +76,7 @@ def derive(
             parts = (_shares(report, ruler, common),)
         case _:
             ruler, parts = 1, ()
-    reason = _why_nothing(report)
+    reason = _why_nothing(report, board, demand=demand)
     atoms = (parent, *parts)
     if reason is not None:
         atoms = tuple(replace(atom, reason=reason) for atom in atoms)
@@ -117,6 +86,7 @@ def derive(
         split=split,
         ruler=ruler,
         reason=reason,
+        on_demand=demand,
         atoms=atoms,
     )
 
@@ -129,10 +99,14 @@ def _split(report: GpuReport, sharing: str, policy: PoolPolicy) -> str:
     return "shares" if policy.shares is not None and sharing in ("timeslice", "mps") else "none"
 
 
-def _why_nothing(report: GpuReport) -> str | None:
+def _why_nothing(report: GpuReport, board: Board | None, *, demand: bool) -> str | None:
     if report.failed is not None:
         return "failed"
-    return PARTITION_PENDING if report.mig.current != report.mig.pending else None
+    if report.mig.current == report.mig.pending:
+        return None
+    # Where instances are made on demand we switch the mode ourselves, and that takes a moment.
+    quick = demand and board is not None and not board.mode_change_needs_reset
+    return None if quick else PARTITION_PENDING
 
 
 def _common(report: GpuReport, node: str, model: str, sharing: str) -> Attributes:
@@ -223,8 +197,7 @@ def _instance(
     elif sharing != "mig":
         reason = "pool_does_not_share_by_mig"
     return AtomSpec(
-        # MIG UUIDs change whenever the instance is made again and GI ids are reused; this does not.
-        key=f"{report.uuid}/mig/{profile.id}@{placement.start}",
+        key=atom_key(report, profile, placement),
         cls="gpu.mig",
         units=to_multirange(placement.mask),
         share=profile.share,

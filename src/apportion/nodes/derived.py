@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from apportion.nodes.atoms import GpuSpec
 from apportion.nodes.schemas import Inventory
+from apportion.nodes.specs import GpuSpec
 
 NodeRows = Mapping[str, Mapping[str, Any]]
 """The written rows (id, uid, joined) by node name."""

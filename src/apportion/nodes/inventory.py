@@ -11,10 +11,11 @@ from apportion.errors import ConflictError, InvalidInputError, InvalidStateError
 from apportion.events.service import Event, append
 from apportion.geometry import parse_device_name
 from apportion.nodes.atom_rows import write_atoms
-from apportion.nodes.atoms import GpuSpec, derive, identify
+from apportion.nodes.atoms import derive, identify
 from apportion.nodes.derived import Derived, NodeRows
 from apportion.nodes.host_rows import write_resources
 from apportion.nodes.schemas import GpuReport, Inventory
+from apportion.nodes.specs import GpuSpec
 from apportion.pools.service import PoolRecord, hold_record
 from apportion.quantities.units import from_multirange
 from apportion.store.connections import Connection, transaction
@@ -152,7 +153,7 @@ def _check_apart(gpu: GpuSpec, field: str) -> None:
     """Refuse a report in which two instances share a slice: they cannot both exist."""
     taken = 0
     for atom in gpu.atoms:
-        if atom.cls == "gpu.mig" and atom.start is not None:
+        if "migUuid" in atom.attributes and atom.start is not None:
             units = from_multirange(atom.units)
             if units & taken:
                 raise InvalidInputError(

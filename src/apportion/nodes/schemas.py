@@ -23,6 +23,7 @@ class MigInstance(Schema):
 
     ``start`` is the first memory slice of its placement. ``profile`` is the driver's name for it;
     one such as ``1c.3g.40gb`` is a compute instance that leaves part of its GPU instance unused.
+    ``managed`` says that the node made it because it was asked to.
     """
 
     gi_id: Count
@@ -32,6 +33,7 @@ class MigInstance(Schema):
     start: Annotated[int, Field(strict=True, ge=0, le=31)]
     memory_mib: MemoryMib | None = None
     sm_count: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
+    managed: Flag = False
 
 
 class MigState(Schema):

@@ -8,14 +8,17 @@ from apportion.authority.service import Caller
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.geometry import boards
 from apportion.nodes import rules
+from apportion.nodes.atoms import SPLIT
 from apportion.nodes.inventory import TARGETS, import_inventories
 from apportion.nodes.links import nvlink_domains
+from apportion.nodes.on_demand import NEEDS_RESET
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
 from apportion.placement import AtomState, GpuState, NodeState
+from apportion.placement.asks import AtomClass
 from apportion.placement.selectors import GROUP_KEYS
 from apportion.pools.service import offered_pools
 from apportion.quantities.shares import exact_text
-from apportion.quantities.units import from_multirange, to_multirange
+from apportion.quantities.units import from_multirange, span, to_multirange
 from apportion.store.connections import Connection, transaction
 from apportion.store.errors import Violation, guards, register
 from apportion.store.runtime import Runtime
@@ -267,18 +270,31 @@ def _gpu_state(rows: Sequence[Mapping[str, Any]], nvlink_domain: int | None) -> 
         | ({} if nvlink_domain is None else {"nvlinkDomain": nvlink_domain}),
         generation=first["layout_generation"],
         atom=first["atom_id"] if first["split"] == "none" else None,
-        atoms=tuple(
-            AtomState(
-                row["atom_id"],
-                from_multirange(row["units"]),
-                row["attributes"]["migProfile"],
-                row["attributes"],
-            )
-            for row in pieces
-            if row["class"] == "gpu.mig"
-        ),
+        atoms=tuple(_atom_state(row, first["ruler"]) for row in pieces if _is_piece(row))
+        if first["split"] == "mig"
+        else (),
+        withheld=_withheld(rows),
         bookable=bool(bookable),
     )
+
+
+def _is_piece(row: Mapping[str, Any]) -> bool:
+    """Tell whether an atom is a piece of a MIG GPU: an instance; cut on demand, the GPU as well."""
+    return row["class"] == "gpu.mig" or row["reason"] not in (SPLIT, NEEDS_RESET)
+
+
+def _withheld(rows: Sequence[Mapping[str, Any]]) -> tuple[tuple[AtomClass, str], ...]:
+    """Return the classes that a GPU has only in the other MIG mode, and that reason."""
+    classes = {row["class"] for row in rows if row["reason"] == NEEDS_RESET}
+    return tuple((cls, NEEDS_RESET) for cls in sorted(classes))
+
+
+def _atom_state(row: Mapping[str, Any], ruler: int) -> AtomState:
+    attributes = row["attributes"]
+    if row["class"] == "gpu":
+        return AtomState(row["atom_id"], span(0, ruler), None, attributes, "gpu")
+    units = from_multirange(row["units"])
+    return AtomState(row["atom_id"], units, attributes["migProfile"], attributes)
 
 
 def _node_view(row: Mapping[str, Any]) -> NodeView:

@@ -69,7 +69,7 @@ def _piece(gpu: GpuState, units: int) -> DeviceAsk | None:
     if gpu.split != "mig":
         return DeviceAsk(CLASS_OF[gpu.split], 1, (units & gpu.capacity).bit_count())
     for atom in gpu.atoms:
-        if atom.units == units:
+        if atom.units == units and atom.profile is not None:
             return DeviceAsk("gpu.mig", selector=Selector((_profile(atom.profile),)))
     return None
 

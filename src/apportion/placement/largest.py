@@ -32,7 +32,7 @@ def largest(
     cls: AtomClass, models: Iterable[Model], gpus: int, fits: Callable[[DeviceAsk], bool]
 ) -> Largest:
     """Ask ``fits`` for ever better guesses; ``gpus`` is the most that a node can have."""
-    cut = [model for model in models if model.cls == cls]
+    cut = [model for model in models if cls in model.classes]
     if cls == "gpu":
         return Largest(cls, count=_most(gpus if cut else 0, lambda n: fits(DeviceAsk(cls, n))))
     if cls == "gpu.mig":
@@ -58,6 +58,8 @@ def _profile(models: Iterable[Model], fits: Callable[[DeviceAsk], bool]) -> str 
     sizes: dict[str, tuple[int, int]] = {}
     for model in models:
         for part in model.parts:
+            if part.cls != "gpu.mig":
+                continue
             slices = (part.units & span(0, model.ruler)).bit_count()
             size = slices, part.units.bit_count()
             name = str(part.attributes["migProfile"])

@@ -41,6 +41,8 @@ def _none_matches(node: NodeState, device: DeviceAsk) -> str | None:
     if not gpus:
         return _no_such_class(node, device)
     pieces = [piece for gpu in gpus for piece in _pieces(gpu, device)]
+    if not pieces and (reason := _withheld(node, device)) is not None:
+        return reason
     if not pieces and not any(gpu.bookable for gpu in gpus):
         # Instances that are being made again, or whose GPU failed, are not there to be named.
         return "gpu_unbookable"
@@ -52,7 +54,15 @@ def _none_matches(node: NodeState, device: DeviceAsk) -> str | None:
     return None
 
 
+def _withheld(node: NodeState, device: DeviceAsk) -> str | None:
+    reasons = (each for gpu in node.gpus if gpu.bookable for each in gpu.withheld)
+    return next((reason for cls, reason in reasons if cls == device.cls), None)
+
+
 def _no_such_class(node: NodeState, device: DeviceAsk) -> str:
+    reason = _withheld(node, device)
+    if reason is not None:
+        return reason
     if not node.gpus:
         return "class_not_offered"
     by_class = {"gpu": "no_unsplit_gpu", "gpu.mig": "profile_not_in_layout"}

@@ -214,4 +214,5 @@ def _signature(node: NodeState) -> Hashable:
 
 def _gpu_signature(gpu: GpuState) -> Hashable:
     pieces = Counter((atom.cls, atom.units, shared(gpu.shown_of(atom))) for atom in gpu.atoms)
-    return gpu.split, gpu.ruler, shared(gpu.shown_of(None)), gpu.bookable, frozenset(pieces.items())
+    cut = gpu.split, gpu.ruler, gpu.withheld, frozenset(pieces.items())
+    return *cut, shared(gpu.shown_of(None)), gpu.bookable

@@ -55,6 +55,8 @@ class GpuState:
     units, one a holder. ``group`` holds the attributes of `GROUP_KEYS`, which selectors decide
     for all such GPUs at once, and ``attributes`` those that tell GPUs apart.
 
+    ``withheld`` names classes that it could have, and has not, each with the code of the reason.
+
     ``state`` and ``standing`` are where the GPU stands among those that can be booked (see
     `shelves`). ``busy_ever`` are the units that somebody has at some time. ``last_start`` and
     ``first_end`` are those of all that is held: while the one is before the other, all of it runs
@@ -69,6 +71,7 @@ class GpuState:
     generation: int = 1
     atom: int | None = None
     atoms: tuple[AtomState, ...] = ()
+    withheld: tuple[tuple[AtomClass, str], ...] = ()
     bookable: bool = True
     held: dict[HeldKey, Held] = field(default_factory=dict[HeldKey, Held])
     state: "State | None" = field(init=False, default=None)

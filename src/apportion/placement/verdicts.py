@@ -9,6 +9,8 @@ HELP: Final[dict[str, str]] = {
     "selector_matches_nothing": "loosen the selector; `apportion atom list` shows what there is",
     "profile_not_in_layout": "ask for a profile that the pool's GPUs are cut into",
     "no_unsplit_gpu": "this pool splits its GPUs; ask for all the units of one instead",
+    "mig_mode_needs_reset": "its GPUs switch MIG on or off by a reset only; ask for what they are "
+    "now, or another pool",
     "class_not_offered": "ask for a class that `apportion atom list` shows in this pool",
     "larger_than_any_node": "ask for less on one node",
     "units_booked": "wait for a booking to end, or ask for less or a later window",
@@ -78,6 +80,7 @@ _WORDS: Final[dict[str, str]] = {
     "selector_matches_nothing": "with nothing that the selector matches",
     "profile_not_in_layout": "not cut into such a profile",
     "no_unsplit_gpu": "with split GPUs only",
+    "mig_mode_needs_reset": "whose GPUs would have to be reset for it",
     "class_not_offered": "with nothing of that class",
     "larger_than_any_node": "smaller than what is asked",
     "units_booked": "booked",

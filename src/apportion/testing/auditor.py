@@ -84,7 +84,7 @@ _TABLES: Final[dict[str, LiteralString]] = {
             gpus.uuid, gpus.node_id, gpus.pool_id AS gpu_pool, gpus.split, gpus.ruler,
             gpus.board, atoms.profile, atoms.start AS placed_at, atoms.board AS atom_board,
             bookings.share_num, bookings.share_den,
-            atoms.retired_at IS NOT NULL AS retired,
+            atoms.retired_at IS NOT NULL AS retired, atoms.reason IS NULL AS on_demand,
             ARRAY(
                 SELECT ARRAY[lower(part), upper(part)] FROM unnest(bookings.units) AS part
             ) AS units
@@ -188,7 +188,9 @@ def _off_ruler(bookings: Iterable[Row]) -> Iterator[Finding]:
                 wrong = units & ~(ruler | seats) or (units & seats).bit_count() != 1
             case _:
                 wrong = units & ~ruler
-        if wrong or row["split"] != split_of[row["class"]]:
+        # Where instances are made on demand, the GPU is booked whole too.
+        whole = row["class"] == "gpu" and row["split"] == "mig" and row["on_demand"]
+        if wrong or (row["split"] != split_of[row["class"]] and not whole):
             yield Finding(
                 rule="ruler",
                 subject=row["uuid"],
