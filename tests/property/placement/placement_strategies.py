@@ -9,7 +9,15 @@ LAYOUTS = (
     (((0, 1, 2, 3), "3g"), ((4, 5), "2g"), ((6,), "1g")),
     (((0,), "1g"), ((1,), "1g"), ((2, 3), "2g")),
     (((0,), "1g"), ((1,), "1g")),
-    # Made on demand: places that overlap.
+    # Made on demand: places that overlap, and the whole GPU.
+    (
+        ((0,), "1g"),
+        ((0, 1), "2g"),
+        ((2, 3), "2g"),
+        (tuple(range(8)), "7g"),
+        (tuple(range(8)), None),
+    ),
+    # Places that overlap, of instances alone.
     (
         ((0,), "1g"),
         ((1,), "1g"),
@@ -17,14 +25,6 @@ LAYOUTS = (
         ((0, 1), "2g"),
         ((2, 3), "2g"),
         ((0, 1, 2, 3), "4g"),
-    ),
-    # The same, and whole.
-    (
-        ((0,), "1g"),
-        ((0, 1), "2g"),
-        ((2, 3), "2g"),
-        (tuple(range(8)), "7g"),
-        (tuple(range(8)), None),
     ),
 )
 EXPRESSIONS = (
