@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from fractions import Fraction
 from typing import Final
 
@@ -15,16 +16,26 @@ from apportion.cli.arguments import (
 )
 from apportion.cli.draw import Cell, can_draw_boxes, draw_gpu
 from apportion.cli.output import add_output_argument, print_data, wants_colour
+from apportion.errors import InvalidInputError
 from apportion.planning.asks import parse_ask
 from apportion.planning.capabilities import ASSUMED_MODEL, ClusterGpuCaps
 from apportion.planning.isolation import Mechanism
-from apportion.planning.packing import STRATEGIES, PackedGpu, PackResult, PlacedAsk, bin_pack
+from apportion.planning.packing import (
+    EXACT,
+    STRATEGIES,
+    PackedGpu,
+    PackResult,
+    PlacedAsk,
+    Proof,
+    bin_pack,
+)
 from apportion.quantities.shares import exact_text
 from apportion.quantities.units import span
 
 _EXAMPLES = """examples:
   apportion pack --ask a:0.5 --ask b:0.3 --ask c:0.4 --gpus 2 --timeslice
   apportion pack --ask a:3g.20gb --ask b:3g.20gb --ask c:1g.5gb --gpus 1 --mig-capable
+  apportion pack --ask a:1g.5gb --ask b:4g.20gb --gpus 9 --mig-capable --strategy exact
   apportion pack --ask db:20Gi --ask web:2slots --ask train:2 --gpus 4 --mps --slots-per-gpu 4
 
 exit codes: 0 everything is placed, 1 something is not (with the reasons), 2 bad input"""
@@ -47,7 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strategy",
         choices=STRATEGIES,
         default="ffd",
-        help="ffd: the first GPU with room (default); best: the one left with the least",
+        help="ffd: the first GPU with room (default); best: the one left with the least; "
+        "exact: provably the fewest GPUs (needs the extra: pip install 'apportion[exact]')",
+    )
+    parser.add_argument(
+        "--time-limit",
+        metavar="DURATION",
+        help="how long exact may search, such as 1m (default: 10s); then the best found is given",
     )
     add_ask_limits(parser)
     add_capability_arguments(parser)
@@ -61,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
         parse_ask(text, field="--ask", isolation=args.isolation, allow_larger=args.allow_larger)
         for text in args.ask
     ]
-    result = bin_pack(asks, args.gpus, caps, strategy=args.strategy)
+    limit = None if args.time_limit is None else _time_limit(args.time_limit, args.strategy)
+    result = bin_pack(asks, args.gpus, caps, strategy=args.strategy, time_limit=limit)
     if args.output == "table":
         lines = _report(result, caps)
         if is_model_assumed(asks, caps):
@@ -70,6 +88,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         print_data(_document(result, caps, args.strategy), args.output)
     return 1 if result.unplaced else 0
+
+
+def _time_limit(text: str, strategy: str) -> timedelta:
+    if strategy != EXACT:
+        raise InvalidInputError(
+            "only the strategy exact searches",
+            field="--time-limit",
+            given=text,
+            allowed=f"with --strategy {EXACT}",
+        )
+    from apportion.quantities.windows import parse_duration
+
+    return parse_duration(text, field="--time-limit")
 
 
 def _report(result: PackResult, caps: ClusterGpuCaps) -> list[str]:
@@ -82,11 +113,17 @@ def _report(result: PackResult, caps: ClusterGpuCaps) -> list[str]:
         lines.append(f"GPU {gpu.index}: {gpu.mechanism}{words}")
         units, cells = _cells(gpu, caps)
         lines += draw_gpu(units, cells, colour=wants_colour(), boxes=can_draw_boxes())
-    lines.append(f"{len(used)} of {len(result.gpus)} GPUs used")
+    lines.append(f"{len(used)} of {len(result.gpus)} GPUs used{_proven(result.proof)}")
     if result.unplaced:
         lines.append(f"not placed ({len(result.unplaced)}):")
         lines += [f"  {entry.label}: {entry.reason}" for entry in result.unplaced]
     return lines
+
+
+def _proven(proof: Proof | None) -> str:
+    if proof is None:
+        return ""
+    return ": optimal" if proof.optimal else f": best found, at least {proof.bound}"
 
 
 def _cells(gpu: PackedGpu, caps: ClusterGpuCaps) -> tuple[int, list[Cell]]:
@@ -133,11 +170,16 @@ def _document(result: PackResult, caps: ClusterGpuCaps, strategy: str) -> Mappin
             for gpu in result.gpus
         ],
         "gpus_used": result.gpus_used,
+        **_proof(result.proof),
         "unplaced": [
             {"label": entry.label, "code": entry.code, "reason": entry.reason}
             for entry in result.unplaced
         ],
     }
+
+
+def _proof(proof: Proof | None) -> Mapping[str, object]:
+    return {} if proof is None else {"optimal": proof.optimal, "bound": proof.bound}
 
 
 def _placed(entry: PlacedAsk) -> Mapping[str, object]:

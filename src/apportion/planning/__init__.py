@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from apportion.planning.capabilities import ASSUMED_MODEL, ClusterGpuCaps
     from apportion.planning.isolation import Isolation, Mechanism, parse_isolation
     from apportion.planning.mechanisms import MechanismChoice, Refusal, decide, select_mechanism
-    from apportion.planning.packing import PackedGpu, PackResult, PlacedAsk, Unplaced, bin_pack
+    from apportion.planning.packing import (
+        PackedGpu,
+        PackResult,
+        PlacedAsk,
+        Proof,
+        Unplaced,
+        bin_pack,
+    )
     from apportion.planning.render import kubernetes_manifest, slurm_options
 
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "PackResult",
     "PackedGpu",
     "PlacedAsk",
+    "Proof",
     "Refusal",
     "Unplaced",
     "UsageRecord",
@@ -47,7 +55,7 @@ _HOMES = {
     "capabilities": ("ASSUMED_MODEL", "ClusterGpuCaps"),
     "isolation": ("Isolation", "Mechanism", "parse_isolation"),
     "mechanisms": ("MechanismChoice", "Refusal", "decide", "select_mechanism"),
-    "packing": ("PackedGpu", "PackResult", "PlacedAsk", "Unplaced", "bin_pack"),
+    "packing": ("PackedGpu", "PackResult", "PlacedAsk", "Proof", "Unplaced", "bin_pack"),
     "render": ("kubernetes_manifest", "slurm_options"),
 }
 

@@ -1,14 +1,16 @@
 """Pack asks onto few GPUs, largest first, and say of each that does not fit why. Pure.
 
 First-fit decreasing (``ffd``) takes the first GPU with room; ``best`` takes the one that is left
-with the least. A GPU is split by one mechanism. MIG instances are packed by their legal placements,
-not by sums: on an A100 3g + 3g + 1g is 7/7 and cannot exist.
+with the least; ``exact`` searches for the fewest GPUs and proves it (see `fewest`). A GPU is split
+by one mechanism. MIG instances are packed by their legal placements, not by sums: on an A100
+3g + 3g + 1g is 7/7 and cannot exist.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 from apportion.errors import InvalidInputError, InvalidStateError
 from apportion.geometry import Placement, Profile, place_all, stranded, why_not
@@ -18,7 +20,9 @@ from apportion.planning.isolation import Mechanism
 from apportion.planning.mechanisms import MechanismChoice, Refusal, decide
 from apportion.quantities.shares import exact_text
 
-STRATEGIES: Final = ("ffd", "best")
+GREEDY: Final = ("ffd", "best")
+EXACT: Final = "exact"
+STRATEGIES: Final = (*GREEDY, EXACT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +70,28 @@ class Unplaced:
     reason: str
 
 
+class Proof(NamedTuple):
+    """How sure it is that a packing is the best.
+
+    No packing with as many asks placed uses fewer GPUs than ``bound``. ``optimal`` says that this
+    one uses no more, and that no packing places more asks.
+    """
+
+    optimal: bool
+    bound: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackResult:
-    """Every GPU with what sits on it, every ask without a place, every choice in input order."""
+    """Every GPU with what sits on it, every ask without a place, every choice in input order.
+
+    Only the strategy ``exact`` proves anything.
+    """
 
     gpus: tuple[PackedGpu, ...]
     unplaced: tuple[Unplaced, ...]
     choices: tuple[MechanismChoice | Refusal, ...]
+    proof: Proof | None = None
 
     @property
     def gpus_used(self) -> int:
@@ -86,11 +105,15 @@ def bin_pack(
     caps: ClusterGpuCaps,
     *,
     strategy: str = "ffd",
+    time_limit: timedelta | None = None,
 ) -> PackResult:
     """Pack the asks onto ``gpu_count`` (1 to 10,000) alike GPUs that nothing sits on yet.
 
-    Raises InvalidInputError for a bad count, strategy, GPU model or offered profile; what does not
-    fit is never an error but an entry of ``unplaced``.
+    ``time_limit`` is for ``exact`` alone: how long to search for fewer GPUs or for the proof that
+    there are none (10 seconds where it is not given).
+
+    Raises InvalidInputError for a bad count, strategy, GPU model or offered profile, and where
+    ``exact`` is not installed; what does not fit is never an error but an entry of ``unplaced``.
     """
     if isinstance(gpu_count, bool) or not 1 <= gpu_count <= MOST_GPUS:
         raise InvalidInputError(
@@ -104,42 +127,50 @@ def bin_pack(
             allowed=", ".join(STRATEGIES),
         )
     wanted = tuple(asks)
+    labels = [ask.label for ask in wanted]
     choices = tuple(decide(ask, caps) for ask in wanted)
-    packer = _Packer(gpu_count, caps, strategy)
-    unplaced: list[Unplaced] = []
-    for number, choice in sorted(enumerate(choices), key=_largest_first):
-        refusal = choice if isinstance(choice, Refusal) else packer.add(_Item(number, choice))
-        if refusal is not None:
-            label = wanted[number].label
-            unplaced.append(
-                Unplaced(ask=number, label=label, code=refusal.code, reason=refusal.sentence)
-            )
+    items = [
+        Item(number, choice)
+        for number, choice in enumerate(choices)
+        if not isinstance(choice, Refusal)
+    ]
+    items.sort(key=lambda item: -item.choice.allocated_fraction)
+    proof = None
+    if strategy == EXACT:
+        from apportion.planning.fewest import pack_fewest
+
+        packer, proof = pack_fewest(items, gpu_count, caps, time_limit)
+    else:
+        packer = Packer(gpu_count, caps, strategy)
+        packer.add_all(items)
+    refused = dict(packer.refused)
+    refused.update((n, choice) for n, choice in enumerate(choices) if isinstance(choice, Refusal))
     return PackResult(
-        gpus=packer.finish([ask.label for ask in wanted]),
-        unplaced=tuple(sorted(unplaced, key=lambda entry: entry.ask)),
+        gpus=packer.finish(labels),
+        unplaced=tuple(
+            Unplaced(ask=n, label=labels[n], code=refusal.code, reason=refusal.sentence)
+            for n, refusal in sorted(refused.items(), key=lambda entry: entry[0])
+        ),
         choices=choices,
+        proof=proof,
     )
 
 
-def _largest_first(numbered: tuple[int, MechanismChoice | Refusal]) -> Fraction:
-    """Order by what is allocated; the sort is stable, so equals keep the input's order."""
-    choice = numbered[1]
-    return Fraction(0) if isinstance(choice, Refusal) else -choice.allocated_fraction
-
-
 @dataclass(frozen=True, slots=True)
-class _Item:
+class Item:
+    """One ask that a mechanism meets; ``number`` is its place in the input."""
+
     number: int
     choice: MechanismChoice
 
 
 @dataclass(slots=True)
-class _Bin:
+class Bin:
     """One GPU while it is being filled."""
 
     index: int
     mechanism: Mechanism | None = None
-    items: list[_Item] = field(default_factory=list[_Item])
+    items: list[Item] = field(default_factory=list[Item])
 
     @property
     def free(self) -> Fraction:
@@ -150,18 +181,31 @@ class _Bin:
         return sum(item.choice.slots or 0 for item in self.items)
 
 
-class _Packer:
+class Packer:
     """The GPUs of one packing and the rules for what one may hold."""
 
     def __init__(self, gpu_count: int, caps: ClusterGpuCaps, strategy: str) -> None:
-        self._bins = [_Bin(index) for index in range(gpu_count)]
+        self.bins = [Bin(index) for index in range(gpu_count)]
+        self.refused: dict[int, Refusal] = {}
+        """Why an item got no place, by its number."""
         self._caps = caps
         self._strategy = strategy
         self._profiles = {profile.name: profile for profile in caps.offered}
         self._layouts: dict[tuple[str, ...], tuple[Placement, ...] | None] = {}
 
-    def add(self, item: _Item) -> Refusal | None:
-        """Put one item where the strategy says, or return why it has no place."""
+    @property
+    def used(self) -> int:
+        """Count the GPUs that hold something."""
+        return sum(1 for gpu in self.bins if gpu.items)
+
+    def add_all(self, items: Iterable[Item]) -> None:
+        """Put each item where the strategy says, or note why it has no place."""
+        for item in items:
+            refusal = self._add(item)
+            if refusal is not None:
+                self.refused[item.number] = refusal
+
+    def _add(self, item: Item) -> Refusal | None:
         if item.choice.mechanism is Mechanism.WHOLE:
             return self._add_whole(item)
         try:
@@ -185,19 +229,19 @@ class _Packer:
                 placed=tuple(self._placed(gpu, labels)),
                 stranded_share=self._stranded(gpu),
             )
-            for gpu in self._bins
+            for gpu in self.bins
         )
 
-    def _add_whole(self, item: _Item) -> Refusal | None:
+    def _add_whole(self, item: Item) -> Refusal | None:
         """Give n whole GPUs or none of them."""
         count = int(item.choice.allocated_fraction)
-        empty = [gpu for gpu in self._bins if gpu.mechanism is None]
+        empty = [gpu for gpu in self.bins if gpu.mechanism is None]
         if len(empty) < count:
             why = f"{item.choice.note}; " if item.choice.is_fallback else ""
             return Refusal(
                 code="no_unsplit_gpu",
                 sentence=f"{why}needs {count} GPU{'s' if count > 1 else ''} with nothing on "
-                f"{'them' if count > 1 else 'it'}, and {len(empty)} of {len(self._bins)} "
+                f"{'them' if count > 1 else 'it'}, and {len(empty)} of {len(self.bins)} "
                 f"{'is' if len(empty) == 1 else 'are'} left",
             )
         for gpu in empty[:count]:
@@ -205,16 +249,16 @@ class _Packer:
             gpu.items.append(item)
         return None
 
-    def _candidates(self, item: _Item) -> Iterable[_Bin]:
+    def _candidates(self, item: Item) -> Iterable[Bin]:
         """Yield the GPUs of the same mechanism and the first empty one: empty GPUs are alike."""
-        for gpu in self._bins:
+        for gpu in self.bins:
             if gpu.mechanism is item.choice.mechanism:
                 yield gpu
             elif gpu.mechanism is None:
                 yield gpu
                 return
 
-    def _fits(self, gpu: _Bin, item: _Item) -> bool:
+    def _fits(self, gpu: Bin, item: Item) -> bool:
         if item.choice.mechanism is Mechanism.MIG:
             return self._layout([*gpu.items, item]) is not None
         if len(gpu.items) >= MOST_HOLDERS:
@@ -224,19 +268,19 @@ class _Packer:
             return gpu.slots + (item.choice.slots or 0) <= total
         return item.choice.allocated_fraction <= gpu.free
 
-    def _layout(self, items: Sequence[_Item]) -> tuple[Placement, ...] | None:
+    def _layout(self, items: Sequence[Item]) -> tuple[Placement, ...] | None:
         """Place these instances on one GPU by the board's geometry; each set is searched once."""
         key = tuple(item.choice.mig_profile or "" for item in items)
         if key not in self._layouts:
             self._layouts[key] = place_all(self._caps.board, self._of(items))
         return self._layouts[key]
 
-    def _of(self, items: Iterable[_Item]) -> list[Profile]:
+    def _of(self, items: Iterable[Item]) -> list[Profile]:
         return [self._profiles[item.choice.mig_profile or ""] for item in items]
 
-    def _why_no_room(self, item: _Item) -> Refusal:
+    def _why_no_room(self, item: Item) -> Refusal:
         mechanism = item.choice.mechanism
-        alike = [gpu for gpu in self._bins if gpu.mechanism is mechanism]
+        alike = [gpu for gpu in self.bins if gpu.mechanism is mechanism]
         if not alike:
             return Refusal(
                 code="mechanisms_never_mix",
@@ -258,7 +302,7 @@ class _Packer:
             )
         return self._short(item, roomiest)
 
-    def _short(self, item: _Item, roomiest: _Bin) -> Refusal:
+    def _short(self, item: Item, roomiest: Bin) -> Refusal:
         """Say by how much a share does not fit: over by 0.0002 looks the same as full."""
         total = self._caps.slots_per_gpu or self._caps.shares_per_gpu
         if total is not None:
@@ -275,7 +319,7 @@ class _Packer:
             )
         return Refusal(code="no_room", sentence=sentence)
 
-    def _stranded(self, gpu: _Bin) -> Fraction:
+    def _stranded(self, gpu: Bin) -> Fraction:
         if gpu.mechanism is Mechanism.MPS and self._caps.slots_per_gpu is not None:
             units = self._caps.mps_slot_units * self._caps.slots_per_gpu
             return 1 - Fraction(units, MPS_UNITS)
@@ -290,7 +334,7 @@ class _Packer:
         lost = stranded(board, occupied, compute_used=used).compute_slices or 0
         return Fraction(lost, board.compute_slices)
 
-    def _placed(self, gpu: _Bin, labels: Sequence[str]) -> Iterable[PlacedAsk]:
+    def _placed(self, gpu: Bin, labels: Sequence[str]) -> Iterable[PlacedAsk]:
         layout = self._layout(gpu.items) if gpu.mechanism is Mechanism.MIG else None
         slot = 0
         for position, item in enumerate(gpu.items):

@@ -52,7 +52,7 @@ asks = st.one_of(
     st.builds(FractionalAsk, st.just("a"), slots=st.integers(1, 48), isolation=isolations),
     st.builds(FractionalAsk, st.just("a"), gpus=st.integers(1, 3), isolation=isolations),
 )
-strategies = st.sampled_from(["ffd", "best"])
+strategies = st.sampled_from(["ffd", "best", "exact"])
 
 
 def can_live_together(names: list[str]) -> bool:

@@ -1,6 +1,9 @@
 """``apportion pack``: the document's example, the picture, the reasons, the names in JSON."""
 
 import json
+import random
+import subprocess
+import sys
 
 import pytest
 
@@ -99,9 +102,59 @@ def test_the_strategy_is_the_callers(pack):
         ("a:0.5", ["--gpus", "99999999999"], "gpu_count"),
         ("a:0.5", ["--gpus", "1", "--strategy", "worst"], "--strategy"),
         ("a:0.5", ["--gpus", "1", "--isolation", "x"], "isolation"),
+        ("a:0.5", ["--gpus", "1", "--time-limit", "9s"], "--time-limit: only the strategy exact"),
+        ("a:0.5", ["--gpus", "1", "--strategy", "exact", "--time-limit", "9"], "--time-limit"),
+        ("a:0.5", ["--gpus", "1", "--strategy", "exact", "--time-limit", "0s"], "longer than 0"),
     ],
 )
 def test_bad_input_exits_2_and_names_the_field(pack, asks, arguments, words):
     code, out, err = pack(asks, *arguments)
     assert (code, out) == (2, "")
     assert words in err
+
+
+TRAP = "a:0.5 b:0.4 c:0.3 d:0.3 e:0.3 f:0.2"
+
+
+def test_exact_packs_onto_fewer_gpus_draws_them_and_says_that_none_needs_less(pack):
+    _, out, _ = pack(TRAP, "--gpus", "4", "--timeslice")
+    assert out.splitlines()[-1] == "3 of 4 GPUs used"
+    code, out, err = pack(TRAP, "--gpus", "4", "--timeslice", "--strategy", "exact")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "2 of 4 GPUs used: optimal"
+    assert "GPU 1: timeslice\n" in out
+    assert "b 0.4" in out
+
+
+def test_exact_tells_its_bound_in_json_and_others_none(pack):
+    asks = ("--gpus", "4", "--timeslice", "-o", "json", "--strategy")
+    _, out, _ = pack(TRAP, *asks, "exact", "--time-limit", "1m")
+    got = json.loads(out)
+    assert (got["optimal"], got["bound"], got["gpus_used"]) == (True, 2, 2)
+    _, out, _ = pack(TRAP, *asks, "best")
+    assert not {"optimal", "bound"} & set(json.loads(out))
+
+
+def test_a_search_that_ends_early_says_what_is_needed_at_least(pack):
+    draw = random.Random(1)
+    hard = " ".join(f"a:0.{draw.randint(100, 600)}" for _ in range(100))
+    shared = ("--gpus", "100", "--timeslice", "--strategy", "exact", "--time-limit", "1s")
+    _, out, _ = pack(hard, *shared)
+    assert out.splitlines()[-1] == "34 of 100 GPUs used: best found, at least 33"
+
+
+def test_without_the_extra_exact_exits_2_with_the_command_that_installs_it(pack, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    code, out, err = pack("a:0.5", "--gpus", "1", "--timeslice", "--strategy", "exact")
+    assert (code, out) == (2, "")
+    assert "strategy: needs OR-Tools, which is not installed" in err
+    assert "pip install 'apportion[exact]'" in err
+
+
+def test_other_strategies_load_no_solver():
+    code = (
+        "import sys; from apportion.cli import main; "
+        "main(['pack', '--ask', 'a:0.5', '--gpus', '1', '--timeslice']); "
+        "sys.exit(any(name in sys.modules for name in ('ortools', 'numpy', 'pandas')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
