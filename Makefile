@@ -57,7 +57,8 @@ bench-openb: .venv/.dev ## replay the public fragmentation experiment; QUICK=1 f
 bench-churn: .venv/.dev ## replay the public trace as requests that come and go; QUICK=1
 bench-mig: .venv/.dev ## replay MIG cut on demand beside the rules in use; QUICK=1
 bench-decision: .venv/.dev ## what a decision costs up to 1,000,000 GPUs; QUICK=1
-bench-openb bench-churn bench-mig bench-decision:
+bench-durable: .venv/.dev ## durable reservations a second through HTTP; QUICK=1
+bench-openb bench-churn bench-mig bench-decision bench-durable:
 	$(RUN)/python -m bench $@
 
 contract: .venv/.dev ## hold the OpenAPI document against a real server, at least 5,000 cases

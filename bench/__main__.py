@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("startup", "durable", "main_job")
-REPLAYS = ("bench-openb", "bench-churn", "bench-mig", "bench-decision")
+NAMES = ("startup", "main_job")
+REPLAYS = ("bench-openb", "bench-churn", "bench-mig", "bench-decision", "bench-durable")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -1,156 +1,303 @@
-"""Complete reservations a second through the service, durable, beside bare multi-row INSERTs.
+"""Complete durable reservations a second through HTTP, beside bare INSERTs in the same database.
 
-Both on the same freshly made server, in turns, from one connection. A complete reservation is every
-row that one must write: the reservation, its booking, the quota, the event. The bare INSERT writes
-whole bookings into a bare copy of their table, with the exclusion constraint and nothing else (no
-foreign key, check or other index), 200 rows a statement.
+A complete reservation is one that a caller asked for over HTTP and was told of: its ask, its
+booking, its quota, its event, all on disk. The bare INSERT writes one row a transaction into a
+frozen copy of the bookings table: its columns and its exclusion constraint as they were when this
+was written, no foreign key, check or other index, so that later changes of the schema do not move
+what is compared with. It comes from pgbench, which is in C, on eight connections.
+
+Callers, servers and PostgreSQL are processes of one machine, and share its cores. Everything is
+measured in turns, and figures are medians of the rounds.
 """
 
 import asyncio
+import os
+import re
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Final
+
+from psycopg import Connection
 
 from apportion.authority.service import ROOT, Caller
-from apportion.errors import ApportionError
 from apportion.nodes.schemas import GpuReport, HostReport, Inventory
 from apportion.nodes.service import import_inventories
 from apportion.pools.schemas import PoolCreate
 from apportion.pools.service import create_pool
-from apportion.reservations.schemas import DeviceRequest, ReservationCreate
-from apportion.server.system import System, running
-from apportion.store.connections import transaction
+from apportion.server.system import KEY_FILE, TOKEN_FILE, System, running
+from apportion.store import embedded
+from bench.http import Answers, Kind, Load
+from bench.http import run as put_on
+from bench.replay.report import QUICK, show
 
-BATCH = 200
-ROUNDS = 5
-BATCHES_A_ROUND = 20
-CALLER = Caller(ROOT, "bench")
-NODES, GPUS_A_NODE = 250, 8
+ROUNDS: Final = 2 if QUICK else 5
+SECONDS: Final = 0.7 if QUICK else 5
+SMALL: Final = 1_000
+LARGE: Final = 4_000 if QUICK else 100_000
+"""GPUs of the two pools: all is asked of the large one, but for what is compared with it."""
+SERVERS: Final = 3
+GPUS_A_NODE: Final = 8
+CONNECTIONS: Final = 8
+CALLER: Final = Caller(ROOT, "bench")
+_IMPORTED_AT_ONCE: Final = 500
+_ANSWERS_AT: Final = re.compile(r"answers at http://127\.0\.0\.1:(\d+)")
+
+_BARE: Final = """
+    CREATE EXTENSION IF NOT EXISTS btree_gist;
+    CREATE TABLE bare (
+        id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+        tenant_id text NOT NULL,
+        pool_id text NOT NULL,
+        gpu_id integer NOT NULL,
+        reservation_id text,
+        partition_id text,
+        piece integer NOT NULL,
+        device integer NOT NULL,
+        class text NOT NULL,
+        atom_id bigint,
+        generation integer NOT NULL,
+        units int4multirange NOT NULL,
+        during tstzrange NOT NULL,
+        planned tstzrange NOT NULL,
+        share_num integer NOT NULL,
+        share_den integer NOT NULL,
+        voided_at timestamptz,
+        changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+        EXCLUDE USING gist (gpu_id WITH =, units WITH &&, during WITH &&) WHERE (voided_at IS NULL)
+    );
+    CREATE SEQUENCE bare_number;
+"""
+_INSERT: Final = """
+    INSERT INTO bare (
+        tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, generation, units, during,
+        planned, share_num, share_den
+    )
+    SELECT
+        'root', 'pool_01k5d0v6f8q0e6m7x9w2y4z1ab', number % 100000,
+        'res_' || lpad(number::text, 26, '0'), 0, 0, 'gpu.share', 1, int4multirange(int4range(slot, slot + 1)),
+        tstzrange('2026-01-01T00:00Z', '2026-01-01T04:00Z'),
+        tstzrange('2026-01-01T00:00Z', '2026-01-01T04:00Z'), 1, 100
+    FROM (
+        SELECT number, (number / 100000)::int AS slot FROM nextval('bare_number') AS number
+    ) AS next;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing that is measured; its name is part of its figures' keys."""
+
+    name: str
+    kind: Kind
+    callers: int
+    servers: int = 1
+    small: bool = False
+
+
+CASES: Final = (
+    Case("noop64", "noop", 64),
+    *(
+        Case(f"{kind}{callers}{suffix}", kind, callers, servers)
+        for servers, suffix in ((1, ""), (SERVERS, f".servers{SERVERS}"))
+        for kind in ("single", "batch")
+        for callers in (1, 8, 64)
+    ),
+    Case(f"single64.gpus{SMALL}", "single", 64, small=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The servers, the database and the pools that all cases use."""
+
+    dsn: str
+    ports: Sequence[int]
+    token: str
+    small: str
+    large: str
 
 
 def run() -> dict[str, float]:
-    """Measure in interleaved rounds; medians over the rounds."""
-    with tempfile.TemporaryDirectory() as directory:
-        return asyncio.run(_measure(Path(directory)))
-
-
-async def _measure(directory: Path) -> dict[str, float]:
-    async with running(directory) as system:
-        pool_id = await _fleet(system)
-        await _bare_table(system)
-        asks = _asks(pool_id)
-        rows = _rows(pool_id)
-        complete: list[float] = []
+    """Measure in interleaved rounds and print a table."""
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        stage = _stage(Path(directory), stack)
+        callers = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+        measured: dict[Case, list[Answers]] = {case: [] for case in CASES}
         bare: list[float] = []
-        await _reserve(system, asks, 2)
-        await _insert(system, rows, 2)
-        for _ in range(ROUNDS):
-            complete.append(await _reserve(system, asks, BATCHES_A_ROUND))
-            bare.append(await _insert(system, rows, BATCHES_A_ROUND))
-        return {
-            "durable.reservations_per_second": statistics.median(complete),
-            "durable.bare_insert_rows_per_second": statistics.median(bare),
-            "durable.ratio_to_bare_insert": statistics.median(complete) / statistics.median(bare),
-        }
+        for turn in range(ROUNDS + 1):  # the first one warms everything up
+            for case in CASES:
+                answers = callers.submit(put_on, _load(case, stage, turn)).result()
+                if turn:
+                    measured[case].append(answers)
+            inserted = _insert(stage.dsn, Path(directory))
+            if turn:
+                bare.append(inserted)
+        _check(stage.dsn, measured)
+    figures = _figures(measured, bare)
+    _show(figures)
+    return figures
 
 
-async def _fleet(system: System) -> str:
-    pool = await create_pool(
-        system.runtime,
-        CALLER,
-        PoolCreate.model_validate(
-            {
-                "name": "bench",
-                "gpu_model": "T4",
-                "sharing": "timeslice",
-                "policy": {"shares": 100},
-                "owner_quota": {"gpu.share": "unlimited"},
-            }
-        ),
+def _load(case: Case, stage: Stage, turn: int) -> Load:
+    return Load(
+        kind=case.kind,
+        ports=tuple(stage.ports[: case.servers]),
+        token=stage.token,
+        pool_id=stage.small if case.small else stage.large,
+        name=f"{case.name}-{turn}",
+        callers=case.callers,
+        seconds=SECONDS if turn else min(1, SECONDS),
     )
-    documents = [
-        Inventory(
-            node=f"n{node}",
-            host=HostReport(logical_cpus=64, memory_mib=262144),
-            gpus=[
-                GpuReport(index=i, uuid=f"GPU-{node}-{i}", product="Tesla T4")
-                for i in range(GPUS_A_NODE)
-            ],
+
+
+def _figures(measured: dict[Case, list[Answers]], bare: list[float]) -> dict[str, float]:
+    figures = {"durable.bare_insert.per_second": statistics.median(bare)}
+    for case, rounds in measured.items():
+        key = f"durable.{case.name}"
+        figures[f"{key}.per_second"] = statistics.median(each.per_second for each in rounds)
+        for name, part in (("p50_ms", 50), ("p99_ms", 99)):
+            figures[f"{key}.{name}"] = statistics.median(
+                1000 * statistics.quantiles(each.latencies, n=100)[part - 1] for each in rounds
+            )
+    for name in ("batch64", f"batch64.servers{SERVERS}"):
+        figures[f"durable.{name}.ratio_to_bare_insert"] = _ratio(
+            [each.per_second for each in measured[_case(name)]], bare
         )
-        for node in range(NODES)
+    singles, noops = (measured[_case(name)] for name in ("single64", "noop64"))
+    figures["durable.single64.ratio_to_noop_route"] = _ratio(
+        [each.per_second for each in singles], [each.per_second for each in noops]
+    )
+    large, small = "durable.single64", f"durable.single64.gpus{SMALL}"
+    figures[f"{large}.p99_ratio_{LARGE}"] = figures[f"{large}.p99_ms"] / figures[f"{small}.p99_ms"]
+    return figures
+
+
+def _case(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+def _ratio(rates: Sequence[float], to: Sequence[float]) -> float:
+    """Return the median of the rounds' ratios: a busy machine slows both of one round alike."""
+    return statistics.median(one / other for one, other in zip(rates, to, strict=True))
+
+
+def _show(figures: dict[str, float]) -> None:
+    rows = [
+        (
+            case.name,
+            *(
+                figures[f"durable.{case.name}.{each}"]
+                for each in ("per_second", "p50_ms", "p99_ms")
+            ),
+        )
+        for case in CASES
     ]
-    await import_inventories(system.runtime, CALLER, pool.id, documents)
+    rows.append(("bare INSERT, 8 connections", figures["durable.bare_insert.per_second"], 0, 0))
+    show("callers, through HTTP", ("what", "a second", "p50 ms", "p99 ms"), rows)
+    ratios = [(key, value) for key, value in figures.items() if "ratio" in key]
+    show("ratios", ("figure", "value"), ratios)
+
+
+def _check(dsn: str, measured: dict[Case, list[Answers]]) -> None:
+    """See in the database that what was told is there."""
+    told = sum(
+        each.done for case, rounds in measured.items() for each in rounds if case.kind != "noop"
+    )
+    with Connection.connect(dsn) as connection:
+        query = (
+            "SELECT count(*) FROM reservations JOIN bookings ON reservation_id = reservations.id"
+            " WHERE state = 'active'"
+        )
+        row = connection.execute(query).fetchone()
+    if row is None or row[0] < told:
+        raise RuntimeError(f"{told} reservations were told of, and there are {row}")
+
+
+def _insert(dsn: str, directory: Path) -> float:
+    """Return how many rows a second eight connections insert, one a transaction."""
+    script = directory / "insert.sql"
+    script.write_text(" ".join(_INSERT.split()))
+    pgbench = str(embedded.find_binaries() / "pgbench")
+    what = ["--no-vacuum", "--protocol=prepared", f"--file={script}"]
+    how = [f"--client={CONNECTIONS}", "--jobs=1", f"--time={max(1, round(SECONDS))}"]
+    done = subprocess.run([pgbench, *what, *how, dsn], check=True, capture_output=True, text=True)
+    told = re.search(r"tps = ([\d.]+)", done.stdout)
+    if told is None:
+        raise RuntimeError(f"pgbench does not say how fast it was:\n{done.stdout}")
+    return float(told[1])
+
+
+def _stage(directory: Path, stack: ExitStack) -> Stage:
+    database = stack.enter_context(embedded.start(directory / "postgres"))
+    state = directory / "first"
+    small, large = asyncio.run(_fleets(state, database.dsn))
+    with Connection.connect(database.dsn) as connection:
+        connection.execute(_BARE)
+    ports = [
+        stack.enter_context(_server(directory / f"server{number}", database.dsn, state / KEY_FILE))
+        for number in range(SERVERS)
+    ]
+    token = (state / TOKEN_FILE).read_text("utf-8").strip()
+    return Stage(database.dsn, ports, token, small, large)
+
+
+@contextmanager
+def _server(state: Path, dsn: str, key_file: Path) -> Iterator[int]:
+    """Serve as `apportion up` does, in a process of its own; gives its port."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("APPORTION_")}
+    environment |= {"APPORTION_DATABASE_URL": dsn, "APPORTION_KEY_FILE": str(key_file)}
+    command = [sys.executable, "-m", "apportion", "up", "--no-demo", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--state", str(state)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            told = next(filter(None, map(_ANSWERS_AT.search, process.stdout)))
+            yield int(told[1])
+        finally:
+            process.terminate()
+
+
+async def _fleets(state: Path, dsn: str) -> tuple[str, str]:
+    async with running(state, database_url=dsn) as system:
+        return await _fleet(system, SMALL), await _fleet(system, LARGE)
+
+
+async def _fleet(system: System, gpus: int) -> str:
+    """Make a pool of freely shared GPUs: each has room for 48 holders."""
+    wanted = {
+        "name": f"gpus{gpus}",
+        "gpu_model": "T4",
+        "sharing": "timeslice",
+        "policy": {"shares": 100},
+        "owner_quota": {"gpu.share": "unlimited"},
+    }
+    pool = await create_pool(system.runtime, CALLER, PoolCreate.model_validate(wanted))
+    documents = [_inventory(gpus, node) for node in range(gpus // GPUS_A_NODE)]
+    for at in range(0, len(documents), _IMPORTED_AT_ONCE):
+        chunk = documents[at : at + _IMPORTED_AT_ONCE]
+        await import_inventories(system.runtime, CALLER, pool.id, chunk)
     return pool.id
 
 
-def _asks(pool_id: str) -> Iterator[ReservationCreate]:
-    number = 0
-    while True:
-        number += 1
-        share = DeviceRequest.model_validate({"class": "gpu.share", "units": 2 + number % 7})
-        yield ReservationCreate(
-            name=f"r{number}",
-            pool_id=pool_id,
-            devices=[share],
-            duration="4h",
-            idempotency_key=f"r{number}",
-        )
-
-
-async def _reserve(system: System, asks: Iterator[ReservationCreate], batches: int) -> float:
-    prepared = [list(islice(asks, BATCH)) for _ in range(batches)]
-    started = time.perf_counter()
-    for batch in prepared:
-        outcomes = await system.reservations.create_many(CALLER, batch)
-        failed = [each for each in outcomes if isinstance(each, ApportionError)]
-        if failed:
-            raise failed[0]
-    taken = time.perf_counter() - started
-    waiting = (await system.reservations.standing(CALLER)).waiting
-    if waiting:
-        raise RuntimeError(f"the fleet is full, so this measures refusals: {waiting}")
-    return batches * BATCH / taken
-
-
-async def _bare_table(system: System) -> None:
-    async with transaction(system.runtime.db) as connection:
-        await connection.execute(
-            "CREATE TABLE bare (LIKE bookings INCLUDING DEFAULTS INCLUDING IDENTITY,"
-            " EXCLUDE USING gist (gpu_id WITH =, units WITH &&, during WITH &&)"
-            " WHERE (voided_at IS NULL))"
-        )
-
-
-Row = tuple[int, str, str, datetime, datetime]
-
-
-def _rows(pool_id: str) -> Iterator[tuple[str, Row]]:
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    number = 0
-    while True:
-        gpu, slot = number % (NODES * GPUS_A_NODE), number // (NODES * GPUS_A_NODE)
-        units = f"{{[{slot},{slot + 1})}}"
-        yield pool_id, (gpu, f"res_{number:026d}", units, start, start + timedelta(hours=4))
-        number += 1
-
-
-async def _insert(system: System, rows: Iterator[tuple[str, Row]], batches: int) -> float:
-    prepared = [list(islice(rows, BATCH)) for _ in range(batches)]
-    started = time.perf_counter()
-    for batch in prepared:
-        gpus, reservations, units, starts, ends = zip(*(row for _, row in batch), strict=True)
-        async with transaction(system.runtime.db) as connection:
-            await connection.execute(
-                "INSERT INTO bare (tenant_id, pool_id, gpu_id, reservation_id, piece, device,"
-                " class, generation, units, during, planned, share_num, share_den)"
-                " SELECT 'root', %s, gpu, reservation, 0, 0, 'gpu.share', 1, units::int4multirange,"
-                " tstzrange(low, high), tstzrange(low, high), 1, 100"
-                " FROM unnest(%s::int[], %s::text[], %s::text[], %s::timestamptz[],"
-                " %s::timestamptz[]) AS new (gpu, reservation, units, low, high)",
-                [batch[0][0], *map(list, (gpus, reservations, units, starts, ends))],
-            )
-    return batches * BATCH / (time.perf_counter() - started)
+def _inventory(gpus: int, node: int) -> Inventory:
+    return Inventory(
+        node=f"n{node}",
+        host=HostReport(logical_cpus=64, memory_mib=262144),
+        gpus=[
+            GpuReport(index=at, uuid=f"GPU-{gpus}-{node}-{at}", product="Tesla T4")
+            for at in range(GPUS_A_NODE)
+        ],
+    )
