@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -250,7 +250,7 @@ def _stage(directory: Path, stack: ExitStack) -> Stage:
 
 
 @contextmanager
-def _server(state: Path, dsn: str, key_file: Path) -> Iterator[int]:
+def _server(state: Path, dsn: str, key_file: Path) -> Generator[int]:
     """Serve as `apportion up` does, in a process of its own; gives its port."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("APPORTION_")}
     environment |= {"APPORTION_DATABASE_URL": dsn, "APPORTION_KEY_FILE": str(key_file)}

@@ -7,8 +7,8 @@ from pools_acting import archive, limits, offer, unoffer, update
 
 from apportion.errors import NotFoundError
 from apportion.events.service import list_events
-from apportion.pools.service import find_records
-from apportion.reservations import service
+from apportion.pools.service import find_all_records
+from apportion.reservations import creating
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -162,12 +162,12 @@ async def test_what_is_being_placed_while_its_pool_goes_waits_with_that_and_fail
     """The answer of the placer is pending, `the pool is archived`; the ask was admitted before."""
     await offer(world, pool, acme, {"gpu": 32})
 
-    async def admitted_then_archived(connection, caller, pool_ids):
-        found = await find_records(connection, caller, pool_ids)
+    async def admitted_then_archived(connection, asking):
+        found = await find_all_records(connection, asking)
         await archive(world, pool)
         return found
 
-    monkeypatch.setattr(service, "find_records", admitted_then_archived)
+    monkeypatch.setattr(creating, "find_all_records", admitted_then_archived)
     view = await world.reservations.create(acme, ask(pool.id, device()))
     monkeypatch.undo()
     assert (view.state, view.reason["code"]) == ("pending", "pool_archived")
@@ -184,14 +184,14 @@ async def test_what_came_in_just_after_the_retry_that_the_archive_woke_fails_at_
     await world.create(ask(pool.id, device(), duration="9h"))
     await world.tick(seconds=1)  # from here on nothing in the pool is news
 
-    async def admitted_long_ago(connection, caller, pool_ids):
-        found = await find_records(connection, caller, pool_ids)
+    async def admitted_long_ago(connection, asking):
+        found = await find_all_records(connection, asking)
         await unoffer(world, pool, acme)
         await world.tick(seconds=1)
         await world.tick(seconds=1)
         return found
 
-    monkeypatch.setattr(service, "find_records", admitted_long_ago)
+    monkeypatch.setattr(creating, "find_all_records", admitted_long_ago)
     view = await world.reservations.create(acme, ask(pool.id, device()))
     monkeypatch.undo()
     assert (view.state, view.reason["code"]) == ("pending", "pool_withdrawn")

@@ -61,6 +61,13 @@ async def append(
     connection: Connection, caller: Caller, now: datetime, events: Sequence[Event]
 ) -> None:
     """Write events into the current transaction, in order, in one statement."""
+    await append_all(connection, now, [(caller, event) for event in events])
+
+
+async def append_all(
+    connection: Connection, now: datetime, events: Sequence[tuple[Caller, Event]]
+) -> None:
+    """Do as `append`, for events of several callers, each with who did it."""
     if not events:
         return
     rows = [
@@ -74,15 +81,9 @@ async def append(
             "actor": event.actor or caller.actor,
             "request_id": None if event.actor else caller.request_id,
         }
-        for event in events
+        for caller, event in events
     ]
-    await connection.execute(
-        _QUERIES["append"],
-        {
-            "rows": as_rows(rows),
-            "now": now,
-        },
-    )
+    await connection.execute(_QUERIES["append"], {"rows": as_rows(rows), "now": now})
 
 
 async def list_events(

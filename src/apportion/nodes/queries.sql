@@ -254,7 +254,7 @@ ORDER BY nodes.id;
 -- name: fleet_gpus
 SELECT
     gpus.id, gpus.node_id, gpus.uuid, nvlink, split, ruler, layout_generation, atoms.id AS atom_id,
-    atoms.class, atoms.units::text AS units, atoms.profile, atoms.bookable, atoms.reason,
+    atoms.key, atoms.class, atoms.units::text AS units, atoms.profile, atoms.bookable, atoms.reason,
     atoms.attributes,
     atoms.share_num, atoms.share_den
 FROM gpus

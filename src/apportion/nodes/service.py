@@ -1,6 +1,7 @@
 """Nodes, GPUs and atoms: importing reports, showing them, and handing them to placement."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from apportion.store.sql import load
 
 __all__ = [
     "TARGETS",
+    "AtomFacts",
     "count_fleet",
     "fleet_revisions",
     "get_node",
@@ -211,16 +213,29 @@ async def fleet_revisions(connection: Connection, pool_ids: Sequence[str]) -> di
     return {row["id"]: row["fleet_revision"] for row in await cursor.fetchall()}
 
 
+@dataclass(frozen=True, slots=True)
+class AtomFacts:
+    """What a booking of an atom says of it: its key, and what part of a GPU it is billed as."""
+
+    key: str
+    share: Fraction
+
+
 async def load_fleet(
     connection: Connection, pool_id: str
-) -> tuple[list[NodeState], dict[int, Fraction]]:
-    """Return a pool's nodes as placement sees them, nothing held yet, and each atom's share."""
+) -> tuple[list[NodeState], dict[int, AtomFacts]]:
+    """Return a pool's nodes as placement sees them, nothing held yet, and its atoms by their id.
+
+    Of the atoms those that a booking names: whole GPUs and instances.
+    """
     cursor = await connection.execute(_QUERIES["fleet_gpus"], {"pool_id": pool_id})
     by_gpu: dict[int, list[Mapping[str, Any]]] = {}
-    shares: dict[int, Fraction] = {}
+    atoms: dict[int, AtomFacts] = {}
     for row in await cursor.fetchall():
         by_gpu.setdefault(row["id"], []).append(row)
-        shares[row["atom_id"]] = Fraction(row["share_num"], row["share_den"])
+        if row["class"] in ("gpu", "gpu.mig"):
+            share = Fraction(row["share_num"], row["share_den"])
+            atoms[row["atom_id"]] = AtomFacts(row["key"], share)
     on_nodes: dict[int, list[Mapping[str, Any]]] = {}
     for rows in by_gpu.values():
         on_nodes.setdefault(rows[0]["node_id"], []).append(rows[0])
@@ -232,7 +247,7 @@ async def load_fleet(
     nodes = [
         NodeState(**row, gpus=tuple(gpus.get(row["id"], ()))) for row in await cursor.fetchall()
     ]
-    return nodes, shares
+    return nodes, atoms
 
 
 async def _nodes(runtime: Runtime, caller: Caller, filters: Mapping[str, object]) -> list[NodeView]:

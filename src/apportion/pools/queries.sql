@@ -128,26 +128,26 @@ JOIN sites ON sites.id = pools.site_id
 ORDER BY id;
 
 -- name: records
--- Pools that a tenant may use: its own, and those offered to it or, with descendants, to one above it.
--- lineage is the tenant and those above it, itself first: the nearest offer is the one that counts.
+-- Pools that tenants may use: their own, and those offered to one or, with descendants, to one above
+-- it. lineage is the tenant and those above it, itself first: the nearest offer is the one that counts.
 SELECT
-    pools.id, pools.tenant_id, pools.name, pools.class, pools.gpu_model, pools.sharing, pools.policy,
-    pools.archived, sites.region,
-    CASE WHEN pools.tenant_id = %(tenant_id)s THEN pools.tenant_id ELSE offer.tenant_id END
+    asking.tenant_id AS user_tenant_id, pools.id, pools.tenant_id, pools.name, pools.class,
+    pools.gpu_model, pools.sharing, pools.policy, pools.archived, sites.region,
+    CASE WHEN pools.tenant_id = asking.tenant_id THEN pools.tenant_id ELSE offer.tenant_id END
         AS quota_tenant_id
-FROM pools
+FROM json_to_recordset(%(asking)s::json) AS asking (tenant_id text, lineage text[], ids text[])
+JOIN tenants ON tenants.id = asking.tenant_id AND tenants.deleted_at IS NULL
+JOIN pools ON pools.id = ANY (asking.ids) AND NOT pools.archived
 JOIN sites ON sites.id = pools.site_id
-JOIN tenants ON tenants.id = %(tenant_id)s AND tenants.deleted_at IS NULL
 LEFT JOIN LATERAL (
     SELECT tenant_id
     FROM offers
-    WHERE pool_id = pools.id AND tenant_id = ANY (%(lineage)s)
-        AND (tenant_id = %(tenant_id)s OR include_descendants)
-    ORDER BY array_position(%(lineage)s, tenant_id)
+    WHERE pool_id = pools.id AND tenant_id = ANY (asking.lineage)
+        AND (tenant_id = asking.tenant_id OR include_descendants)
+    ORDER BY array_position(asking.lineage, tenant_id)
     LIMIT 1
 ) AS offer ON true
-WHERE pools.id = ANY (%(ids)s) AND NOT pools.archived
-    AND (pools.tenant_id = %(tenant_id)s OR offer.tenant_id IS NOT NULL);
+WHERE pools.tenant_id = asking.tenant_id OR offer.tenant_id IS NOT NULL;
 
 -- name: offered
 -- An archived pool has no offers.

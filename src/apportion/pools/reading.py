@@ -1,6 +1,6 @@
 """Finding pools: as their tenants see them, and as other rooms use them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from apportion.authority.service import Caller, hold_tenant, no_tenant
 from apportion.pools.gates import enter_gates
@@ -8,6 +8,7 @@ from apportion.pools.quotas import Quota, QuotaKey, quotas_by_key
 from apportion.pools.rows import (
     QUERIES,
     PoolRecord,
+    Row,
     hold_own,
     may,
     no_pool,
@@ -16,8 +17,12 @@ from apportion.pools.rows import (
     select_pools,
 )
 from apportion.pools.schemas import PoolView
+from apportion.store.batches import as_rows
 from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
+
+PoolUse = tuple[str, str]
+"""(tenant that uses it, pool): whose quota it is charged to may differ from tenant to tenant."""
 
 
 async def get_pool(runtime: Runtime, caller: Caller, pool_id: str) -> PoolView:
@@ -66,8 +71,15 @@ async def find_records(
     connection: Connection, caller: Caller, pool_ids: Collection[str]
 ) -> dict[str, PoolRecord]:
     """Return those of some pools that the caller may use and that take new work, by id."""
-    cursor = await connection.execute(QUERIES["records"], _named(caller, pool_ids))
-    return {row["id"]: record_of(row) for row in await cursor.fetchall()}
+    return _of(caller, await find_all_records(connection, [(caller, pool_ids)]))
+
+
+async def find_all_records(
+    connection: Connection, asking: Iterable[tuple[Caller, Collection[str]]]
+) -> dict[PoolUse, PoolRecord]:
+    """Do as `find_records` for several callers, each with the pools that it asks for."""
+    cursor = await connection.execute(QUERIES["records"], {"asking": _asking(asking)})
+    return _by_use(await cursor.fetchall())
 
 
 async def hold_records(
@@ -77,34 +89,48 @@ async def hold_records(
 
     Who may use them stays as it is until the transaction ends (see `gates`).
     """
-    records, _ = await hold_with_quotas(connection, caller, pool_ids)
-    return records
+    records, _ = await hold_with_quotas(connection, [caller], pool_ids)
+    return _of(caller, records)
 
 
 async def hold_with_quotas(
-    connection: Connection, caller: Caller, pool_ids: Collection[str]
-) -> tuple[dict[str, PoolRecord], dict[QuotaKey, Quota]]:
-    """Do as `hold_records`, and return the quotas there of the caller and of those above it too.
+    connection: Connection, callers: Iterable[Caller], pool_ids: Collection[str]
+) -> tuple[dict[PoolUse, PoolRecord], dict[QuotaKey, Quota]]:
+    """Do as `hold_records` for several callers, and return their quotas there too.
 
-    What is left of them only `charge` knows in the end.
+    Those of the tenants above them are among them. What is left of a quota only `charge` knows in
+    the end.
     """
-    of_whom = {"tenant_ids": list(caller.lineage), "pool_ids": list(pool_ids)}
+    tenants = {caller.tenant_id: caller for caller in callers}
+    lineages = {each for caller in tenants.values() for each in caller.lineage}
+    asking = _asking((caller, pool_ids) for caller in tenants.values())
+    of_whom = {"tenant_ids": sorted(lineages), "pool_ids": list(pool_ids)}
     # One trip for all three; each statement sees what those had done who were waited for.
     async with connection.pipeline():
-        await enter_gates(connection, [caller.tenant_id, *pool_ids])
-        records = await connection.execute(QUERIES["records"], _named(caller, pool_ids))
+        await enter_gates(connection, [*tenants, *pool_ids])
+        records = await connection.execute(QUERIES["records"], {"asking": asking})
         quotas = await connection.execute(QUERIES["quotas"], of_whom)
-    return (
-        {row["id"]: record_of(row) for row in await records.fetchall()},
-        quotas_by_key(await quotas.fetchall()),
+    return _by_use(await records.fetchall()), quotas_by_key(await quotas.fetchall())
+
+
+def _asking(asking: Iterable[tuple[Caller, Collection[str]]]) -> str:
+    return as_rows(
+        [
+            {"tenant_id": caller.tenant_id, "lineage": caller.lineage, "ids": list(pool_ids)}
+            for caller, pool_ids in asking
+        ]
     )
 
 
-def _named(caller: Caller, pool_ids: Collection[str]) -> dict[str, object]:
+def _by_use(rows: Iterable[Row]) -> dict[PoolUse, PoolRecord]:
+    return {(row["user_tenant_id"], row["id"]): record_of(row) for row in rows}
+
+
+def _of(caller: Caller, records: Mapping[PoolUse, PoolRecord]) -> dict[str, PoolRecord]:
     return {
-        "tenant_id": caller.tenant_id,
-        "lineage": list(caller.lineage),
-        "ids": list(pool_ids),
+        pool_id: record
+        for (tenant_id, pool_id), record in records.items()
+        if tenant_id == caller.tenant_id
     }
 
 

@@ -16,8 +16,10 @@ from apportion.pools.quotas import (
     set_quota,
 )
 from apportion.pools.reading import (
+    PoolUse,
     archived_pools,
     changed_pools,
+    find_all_records,
     find_records,
     get_pool,
     gpu_models,
@@ -42,6 +44,7 @@ __all__ = [
     "PoolBefore",
     "PoolChange",
     "PoolRecord",
+    "PoolUse",
     "Quota",
     "QuotaKey",
     "archive_pool",
@@ -52,6 +55,7 @@ __all__ = [
     "create_pool",
     "create_site",
     "delete_site",
+    "find_all_records",
     "find_quota",
     "find_records",
     "get_pool",

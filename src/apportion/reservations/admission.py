@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError
 from apportion.geometry import parse_profile
 from apportion.placement import Ask, DeviceAsk, PolicyName, Selector
@@ -29,11 +30,12 @@ class Draft:
     The window is [asked_start, asked_end), or ``duration`` from the moment that it is placed, or
     ``open_ended``; with ``end_before`` it may begin whenever it is over by then. Each of the
     ``members`` of a gang gets what the ask says. ``waiting`` marks one that is stored already,
-    pending, and tried again.
+    pending, and tried again. ``caller`` asked for it, for good; it is placed ``by`` whoever asks
+    or tries again now, for the tenant that it is for.
     """
 
     id: str
-    tenant_id: str
+    by: Caller
     caller: str
     name: str | None
     candidates: tuple[str, ...]
@@ -53,6 +55,11 @@ class Draft:
     priority: int = 0
     waiting: bool = False
     reason: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def tenant_id(self) -> str:
+        """Whose reservation it is."""
+        return self.by.tenant_id
 
     def starts(self, now: datetime) -> tuple[datetime, datetime]:
         """Return when it may begin: the first instant and the last, which may be past."""

@@ -80,13 +80,12 @@ async def create_reservations(
     reservations: TheReservations, caller: TheCaller, batch: ReservationBatch, request: Request
 ) -> BatchAnswer:
     _check_no_key(request)
-    outcomes = await reservations.create_many(caller, batch.reservations)
-    made = await reservations.get_many(caller, [each for each in outcomes if isinstance(each, str)])
+    outcomes = await reservations.create_all(caller, batch.reservations)
     return BatchAnswer(
         items=[
             BatchRefused(error=problem_of(each, caller.request_id))
             if isinstance(each, ApportionError)
-            else BatchMade(reservation=made[each])
+            else BatchMade(reservation=each)
             for each in outcomes
         ]
     )

@@ -8,11 +8,11 @@ booking.
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 
 from apportion.bookings import service as bookings
 from apportion.bookings.service import GpuChange, HostChange
 from apportion.nodes import service as nodes
+from apportion.nodes.service import AtomFacts
 from apportion.placement import PoolIndex
 from apportion.store.connections import Connection
 
@@ -37,7 +37,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.indexes: dict[str, PoolIndex] = {}
-        self._shares: dict[str, dict[int, Fraction]] = {}
+        self._atoms: dict[str, dict[int, AtomFacts]] = {}
         self._revisions: dict[str, int] = {}
         self._horizon = "0"
         self._lock = asyncio.Lock()
@@ -87,15 +87,15 @@ class Fleet:
             for pool_id, index in self.indexes.items()
         }
 
-    def share_of(self, pool_id: str, atom: int) -> Fraction:
-        """Return what part of a GPU an atom is billed as."""
-        return self._shares[pool_id][atom]
+    def atom(self, pool_id: str, atom: int) -> AtomFacts:
+        """Return what a booking says of an atom that the picture has."""
+        return self._atoms[pool_id][atom]
 
     async def _load(self, connection: Connection, pool_id: str, now: datetime) -> None:
-        states, shares = await nodes.load_fleet(connection, pool_id)
+        states, atoms = await nodes.load_fleet(connection, pool_id)
         held = await bookings.live(connection, pool_id, now)
         self.indexes[pool_id] = PoolIndex(states)
-        self._shares[pool_id] = shares
+        self._atoms[pool_id] = atoms
         self._apply(*held)
 
     def _apply(self, gpu_changes: Iterable[GpuChange], host_changes: Iterable[HostChange]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -93,7 +94,7 @@ class Lifecycle:
         changed = 0
         for tenant_id, asking in by_tenant.items():
             caller = Caller(tenant_id, SYSTEM.actor, ancestors=ancestors.get(tenant_id, ()))
-            decisions = await self._placer.place(caller, asking)
+            decisions = await self._placer.place([replace(each, by=caller) for each in asking])
             changed += sum(isinstance(each, Placed | Gone) for each in decisions.values())
         return changed
 
@@ -144,7 +145,7 @@ def draft_of(row: Mapping[str, Any]) -> Draft:
     """Read a stored reservation back into the draft that it was placed from."""
     return Draft(
         id=row["id"],
-        tenant_id=row["tenant_id"],
+        by=Caller(row["tenant_id"], SYSTEM.actor),
         caller=row["caller"],
         name=row["name"],
         candidates=tuple(row["candidates"]),

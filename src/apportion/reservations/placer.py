@@ -9,7 +9,6 @@ from typing import Final
 
 from psycopg.errors import ExclusionViolation, UniqueViolation
 
-from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.errors import ConflictError, QuotaExceededError
 from apportion.pools.service import (
@@ -23,10 +22,14 @@ from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.plan import Decision, Placed, Planner, Refused
 from apportion.store.connections import Connection, retrying
+from apportion.store.groups import Groups
 from apportion.store.runtime import Runtime
 
 CLASHES_MAX: Final = 8
 """Clashes after which drafts that keep losing are answered CONFLICT."""
+
+GROUP_MAX: Final = 200
+"""The most drafts of several callers that are placed in one transaction."""
 
 
 class _StaleError(Exception):
@@ -58,9 +61,24 @@ class Placer:
     def __init__(self, runtime: Runtime, fleet: Fleet) -> None:
         self._runtime = runtime
         self._fleet = fleet
+        self._groups = Groups(self._place_all, most=GROUP_MAX, size=len)
 
-    async def place(self, caller: Caller, drafts: Sequence[Draft]) -> dict[str, Decision | None]:
-        """Decide every draft of a tenant and write what came of it; each stands by itself.
+    async def join(self, drafts: Sequence[Draft]) -> dict[str, Decision | None]:
+        """Do as `place`, in one transaction with what others here ask of the same pools just then.
+
+        Who asks of other pools is not waited for: somebody may keep those closed.
+        """
+        if not drafts:
+            return {}
+        named = frozenset(pool_id for draft in drafts for pool_id in draft.candidates)
+        return await self._groups.ask(named, drafts)
+
+    async def _place_all(self, asks: Sequence[Sequence[Draft]]) -> list[dict[str, Decision | None]]:
+        decided = await self.place([draft for drafts in asks for draft in drafts])
+        return [{draft.id: decided[draft.id] for draft in drafts} for drafts in asks]
+
+    async def place(self, drafts: Sequence[Draft]) -> dict[str, Decision | None]:
+        """Decide every draft and write what came of it; each stands by itself.
 
         None means that the reservation is there already: a retry, or somebody else was faster with
         a waiting one.
@@ -69,7 +87,7 @@ class Placer:
         queue = list(drafts)
         clashes = 0
         while queue and clashes < CLASHES_MAX:
-            final, clashed = await self._attempt(caller, queue, in_turn=clashes > 0)
+            final, clashed = await self._attempt(queue, in_turn=clashes > 0)
             decided.update(final)
             queue = [draft for draft in queue if draft.id not in final]
             clashes += clashed
@@ -81,11 +99,7 @@ class Placer:
         return decided
 
     async def _attempt(
-        self,
-        caller: Caller,
-        drafts: Sequence[Draft],
-        *,
-        in_turn: bool,
+        self, drafts: Sequence[Draft], *, in_turn: bool
     ) -> tuple[dict[str, Decision | None], bool]:
         """Return what became final, and whether anything clashed with what others did."""
         tries: list[_Try] = []
@@ -97,7 +111,7 @@ class Placer:
             if in_turn:
                 await bookings.take_turn(connection, named)
             try:
-                return await self._once(connection, caller, drafts, named, tries)
+                return await self._once(connection, drafts, named, tries)
             except (ExclusionViolation, UniqueViolation) as clash:
                 # Re-dealt units were taken, or one idempotency key came in twice at once.
                 raise _StaleError from clash
@@ -114,18 +128,24 @@ class Placer:
     async def _once(
         self,
         connection: Connection,
-        caller: Caller,
         drafts: Sequence[Draft],
         named: AbstractSet[str],
         tries: list[_Try],
     ) -> tuple[dict[str, Decision | None], bool]:
         now = self._runtime.now()
         # Who may use what is read here once more, and held: the ask was admitted some time ago.
-        pools, quotas = await hold_with_quotas(connection, caller, named)
-        gone = named - pools.keys()
+        callers = [draft.by for draft in drafts]
+        pools, quotas = await hold_with_quotas(connection, callers, named)
+        usable = {pool_id for _, pool_id in pools}
+        gone = {
+            pool_id
+            for draft in drafts
+            for pool_id in draft.candidates
+            if (draft.tenant_id, pool_id) not in pools
+        }
         archived = await archived_pools(connection, gone) if gone else ()
         # Before looking who is there: whoever commits after that look is read at the next sync.
-        horizon = await self._fleet.sync(connection, list(pools), now)
+        horizon = await self._fleet.sync(connection, sorted(usable), now)
         fresh = await _not_there(connection, drafts)
         planner = Planner(self._fleet, pools, archived, quotas, now)
         current = _Try(self._fleet, horizon, planner)
@@ -134,7 +154,7 @@ class Placer:
         lost = await self._write(connection, decisions, now)
         current.let_go(lost)
         kept = [each for each in decisions if each.draft.id not in lost]
-        await self._record(connection, caller, kept, now)
+        await self._record(connection, kept, now)
         there = [draft.id for draft in drafts if draft.id not in fresh]
         return dict.fromkeys(there) | {each.draft.id: each for each in kept}, bool(lost)
 
@@ -161,7 +181,7 @@ class Placer:
         return lost
 
     async def _record(
-        self, connection: Connection, caller: Caller, kept: Sequence[Decision], now: datetime
+        self, connection: Connection, kept: Sequence[Decision], now: datetime
     ) -> None:
         charges: dict[QuotaKey, Decimal] = {}
         for each in kept:
@@ -173,7 +193,7 @@ class Placer:
         # In one go: the database writes reservations while we still put events into words.
         async with connection.pipeline():
             await rows.write(connection, kept, now)
-            await rows.tell(connection, caller, now, kept)
+            await rows.tell(connection, now, kept)
             await charge(connection, charges)
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from apportion.bookings.service import NewBooking, NewHostBooking
+from apportion.bookings.service import BookingView, NewBooking, NewHostBooking
 from apportion.errors import ApportionError, QuotaExceededError
 from apportion.placement import Held, Offer, Piece, Verdict
 from apportion.placement.cost import cost
@@ -15,11 +15,13 @@ from apportion.placement.state import HostHeld
 from apportion.pools.service import (
     EQUIVALENTS,
     PoolRecord,
+    PoolUse,
     Quota,
     QuotaKey,
     show_amount,
     show_limit,
 )
+from apportion.quantities.units import to_multirange
 from apportion.quantities.windows import format_instant
 from apportion.reservations.admission import Draft
 from apportion.reservations.charging import (
@@ -29,21 +31,32 @@ from apportion.reservations.charging import (
     with_equivalents,
 )
 from apportion.reservations.fleet import Fleet, micros
+from apportion.reservations.schemas import State
 from apportion.reservations.slack import earliest_start, held_until
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A draft, the pool it got, the room there, the window, and what it takes of the quota."""
+    """A draft, the pool it got, the room there, the window, and what it takes of the quota.
+
+    ``at`` is the instant at which this was decided, as in all decisions.
+    """
 
     draft: Draft
+    at: datetime
     pool: PoolRecord
     offer: Offer
     start: datetime
     end: datetime
     bookings: tuple[NewBooking, ...]
+    shown: tuple[BookingView, ...]
     host: NewHostBooking | None
     charges: Mapping[str, Decimal]
+
+    @property
+    def state(self) -> State:
+        """Where it stands: a window that has begun is active at once."""
+        return "active" if self.start <= self.at else "placed"
 
     def quota_key(self, resource: str) -> QuotaKey:
         """Return whose quota of a resource it is charged to."""
@@ -55,6 +68,7 @@ class Waiting:
     """A draft that found no room, and why."""
 
     draft: Draft
+    at: datetime
     reason: Mapping[str, Any]
 
 
@@ -63,6 +77,7 @@ class Gone:
     """A draft that has waited for pools none of which takes its work any more."""
 
     draft: Draft
+    at: datetime
     reason: Mapping[str, Any]
 
 
@@ -101,13 +116,13 @@ class _Found:
 class Planner:
     """Places drafts one after the other on the pictures, each seeing what the earlier ones took.
 
-    ``pools`` are those that the drafts' tenant may use; ``archived`` says of the others which are.
+    ``pools`` are those that the drafts' tenants may use; ``archived`` says of the others which are.
     """
 
     def __init__(
         self,
         fleet: Fleet,
-        pools: Mapping[str, PoolRecord],
+        pools: Mapping[PoolUse, PoolRecord],
         archived: Collection[str],
         quotas: Mapping[QuotaKey, Quota],
         now: datetime,
@@ -124,7 +139,7 @@ class Planner:
 
     def decide_within(self, draft: Draft, first: datetime, last: datetime) -> Decision:
         """Do so at the earliest start within ``first`` and ``last`` that has room in any pool."""
-        usable = [self._pools[each] for each in draft.candidates if each in self._pools]
+        usable = self._usable(draft)
         if not usable:
             return self._gone(draft)
         if first > last:
@@ -153,7 +168,7 @@ class Planner:
             return self._place(draft, best[1], window)
         if not verdicts:
             return self._over_quota(draft, short)
-        return Waiting(draft, self._reason(draft, verdicts, short))
+        return Waiting(draft, self._now, self._reason(draft, usable, verdicts, short))
 
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""
@@ -227,9 +242,30 @@ class Planner:
                 start=start,
                 end=end,
             )
-        placed = Placed(draft, pool, offer, start, end, pieces, host, found.charges)
+        shown = tuple(map(self._shown, pieces))
+        placed = Placed(
+            draft, self._now, pool, offer, start, end, pieces, shown, host, found.charges
+        )
         self._hold(placed)
         return placed
+
+    def _shown(self, booking: NewBooking) -> BookingView:
+        """Return a booking as it is shown: what is decided is told without reading it back."""
+        pool_id, atom = booking.pool_id, booking.atom_id
+        gpu = self._fleet.indexes[pool_id].gpu(booking.gpu_id)
+        return BookingView(
+            reservation_id=booking.reservation_id,
+            gpu_id=str(gpu.attributes["gpuUuid"]),
+            node=str(gpu.attributes["node"]),
+            device=booking.device,
+            cls=booking.cls,
+            units=to_multirange(booking.units),
+            atom=None if atom is None else self._fleet.atom(pool_id, atom).key,
+            share=booking.share,
+            start=booking.start,
+            end=booking.end,
+            held_until=booking.held_until,
+        )
 
     def _hold(self, placed: Placed) -> None:
         index = self._fleet.indexes[placed.pool.id]
@@ -249,7 +285,7 @@ class Planner:
         if share is not None:
             return share
         assert piece.atom is not None  # noqa: S101 - an instance is an atom
-        return self._fleet.share_of(pool.id, piece.atom)
+        return self._fleet.atom(pool.id, piece.atom).share
 
     def _covers(self, draft: Draft, pool: PoolRecord, amounts: dict[str, Decimal]) -> bool:
         """Tell whether the quota covers what a draft takes at least, wherever it lies."""
@@ -276,10 +312,11 @@ class Planner:
         message = "; ".join(self._why_gone(draft, draft.candidates))
         if draft.waiting:
             reason = {"code": "PoolGone", "message": message, "pools": list(draft.candidates)}
-            return Gone(draft, {**reason, "last": draft.reason})
+            return Gone(draft, self._now, {**reason, "last": draft.reason})
         reason = {"code": "pool_archived"} if archived else {"code": "pool_withdrawn"}
         return Waiting(
             draft,
+            self._now,
             {
                 **reason,
                 "message": message,
@@ -292,7 +329,8 @@ class Planner:
     def _too_late(self, draft: Draft) -> Decision:
         """Let the clock fail what could be placed, but would not be over in time any more."""
         message = "it can no longer be over in time"
-        return Waiting(draft, {"code": "too_late", "message": message, "since": self._since(draft)})
+        reason = {"code": "too_late", "message": message, "since": self._since(draft)}
+        return Waiting(draft, self._now, reason)
 
     def _why_gone(self, draft: Draft, pool_ids: Sequence[str]) -> list[str]:
         """Say of each of these candidates why it takes no work of the tenant."""
@@ -317,7 +355,7 @@ class Planner:
                 "since": self._since(draft),
                 **({"gone": gone} if gone else {}),
             }
-            return Waiting(draft, reason)
+            return Waiting(draft, self._now, reason)
         limit = None if first.quota is None else first.quota.max
         used = Decimal(0) if first.quota is None else first.quota.used
         error = QuotaExceededError(
@@ -334,15 +372,25 @@ class Planner:
         )
         return Refused(draft, error)
 
+    def _usable(self, draft: Draft) -> list[PoolRecord]:
+        found = (self._pools.get((draft.tenant_id, each)) for each in draft.candidates)
+        return [pool for pool in found if pool is not None]
+
     def _gone_among(self, draft: Draft) -> list[str]:
-        return [each for each in draft.candidates if each not in self._pools]
+        tenant = draft.tenant_id
+        return [each for each in draft.candidates if (tenant, each) not in self._pools]
 
     def _since(self, draft: Draft) -> object:
         return draft.reason.get("since") if draft.waiting else format_instant(self._now)
 
     def _reason(
-        self, draft: Draft, verdicts: Mapping[str, Verdict], short: Sequence[_Short]
+        self,
+        draft: Draft,
+        usable: Sequence[PoolRecord],
+        verdicts: Mapping[str, Verdict],
+        short: Sequence[_Short],
     ) -> dict[str, Any]:
+        names = {pool.id: pool.name for pool in usable}
         counts: dict[str, int] = {}
         for verdict in verdicts.values():
             for reason in verdict.reasons:
@@ -354,7 +402,7 @@ class Planner:
             "code": first.code,
             "message": "; ".join(
                 [
-                    *(f"{self._pools[each].name}: {v.message}" for each, v in verdicts.items()),
+                    *(f"{names[each]}: {v.message}" for each, v in verdicts.items()),
                     *(f"{each.pool.name}: too little quota of {each.resource}" for each in short),
                     *self._why_gone(draft, gone),
                 ]

@@ -9,14 +9,15 @@ SELECT
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
     asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
-    series_id, priority, %(now)s
+    series_id, priority, updated_at
 FROM json_to_recordset(%(rows)s::json) AS new (
     id text, tenant_id text, caller text, name text, pool_id text, candidates text[], state text,
     reason jsonb, devices jsonb, vcpu_milli bigint, memory_mib bigint, asked_start timestamptz,
     asked_end timestamptz, duration interval, starts_at timestamptz, ends_at timestamptz,
     pending_until timestamptz, charges jsonb, charged_tenant_id text,
     request_hash bytea, created_at timestamptz, placement jsonb, members integer,
-    end_before timestamptz, open_ended boolean, series_id text, priority integer
+    end_before timestamptz, open_ended boolean, series_id text, priority integer,
+    updated_at timestamptz
 );
 
 -- name: existing

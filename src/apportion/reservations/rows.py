@@ -8,8 +8,7 @@ from typing import Any, Final, cast
 
 from psycopg.types.json import Jsonb
 
-from apportion.authority.service import Caller
-from apportion.events.service import Event, append
+from apportion.events.service import Event, append_all
 from apportion.pools.schemas import Quantity, QuotaResource
 from apportion.pools.service import show_amount
 from apportion.quantities.windows import format_instant
@@ -74,7 +73,7 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
     waiting = [each for each in kept if isinstance(each, Waiting)]
     gone = [each for each in kept if isinstance(each, Gone)]
     new = [*placed, *waiting]
-    await _insert(connection, [each for each in new if not each.draft.waiting], now)
+    await _insert(connection, [each for each in new if not each.draft.waiting])
     tried = [each for each in placed if each.draft.waiting]
     if tried:
         await connection.execute(
@@ -82,7 +81,7 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
             {
                 "ids": [each.draft.id for each in tried],
                 "pool_ids": [each.pool.id for each in tried],
-                "states": [_state(each, now) for each in tried],
+                "states": [each.state for each in tried],
                 "starts": [each.start for each in tried],
                 "ends": [each.end for each in tried],
                 "charges": [Jsonb(_stored(each)) for each in tried],
@@ -127,22 +126,17 @@ def _codes(reason: Mapping[str, Any]) -> list[str]:
     return [reason["code"], *codes, *short, *reason.get("gone", ())]
 
 
-async def tell(
-    connection: Connection,
-    caller: Caller,
-    now: datetime,
-    kept: Sequence[Decision],
-) -> None:
+async def tell(connection: Connection, now: datetime, kept: Sequence[Decision]) -> None:
     """Append what happened; a waiting one that goes on waiting is no news."""
-    events = [event for each in kept if (event := _event(each, now)) is not None]
-    await append(connection, caller, now, events)
+    events = [(each.draft.by, event) for each in kept if (event := _event(each)) is not None]
+    await append_all(connection, now, events)
 
 
-def _event(decision: Decision, now: datetime) -> Event | None:
+def _event(decision: Decision) -> Event | None:
     draft = decision.draft
     match decision:
         case Placed():
-            return _placed_event(decision, now)
+            return _placed_event(decision)
         case Gone():
             return Event(
                 "reservation.failed",
@@ -164,8 +158,8 @@ def _event(decision: Decision, now: datetime) -> Event | None:
             return None
 
 
-def _placed_event(placed: Placed, now: datetime) -> Event:
-    draft, state = placed.draft, _state(placed, now)
+def _placed_event(placed: Placed) -> Event:
+    draft, state = placed.draft, placed.state
     return Event(
         "reservation.placed",
         draft.tenant_id,
@@ -190,16 +184,15 @@ def _shown(resource: str, amount: Decimal) -> Quantity:
     return show_amount(resource, amount)
 
 
-async def _insert(
-    connection: Connection, decisions: Sequence[Placed | Waiting], now: datetime
-) -> None:
+async def _insert(connection: Connection, decisions: Sequence[Placed | Waiting]) -> None:
     if not decisions:
         return
-    rows = [_row(each, now) for each in decisions]
-    await connection.execute(QUERIES["insert"], {"rows": as_rows(rows), "now": now})
+    rows = [row_of(each) for each in decisions]
+    await connection.execute(QUERIES["insert"], {"rows": as_rows(rows)})
 
 
-def _row(decision: Placed | Waiting, now: datetime) -> dict[str, object]:
+def row_of(decision: Placed | Waiting) -> dict[str, Any]:
+    """Return the row of a new reservation; ``updated_at`` is when it was decided."""
     draft = decision.draft
     placed = decision if isinstance(decision, Placed) else None
     return {
@@ -209,7 +202,7 @@ def _row(decision: Placed | Waiting, now: datetime) -> dict[str, object]:
         "name": draft.name,
         "pool_id": None if placed is None else placed.pool.id,
         "candidates": draft.candidates,
-        "state": "pending" if placed is None else _state(placed, now),
+        "state": "pending" if placed is None else placed.state,
         "reason": decision.reason if isinstance(decision, Waiting) else _placed_in(decision),
         "devices": draft.devices,
         "vcpu_milli": draft.ask.vcpu_milli,
@@ -224,6 +217,7 @@ def _row(decision: Placed | Waiting, now: datetime) -> dict[str, object]:
         "charged_tenant_id": None if placed is None else placed.pool.quota_tenant_id,
         "request_hash": draft.request_hash,
         "created_at": draft.created_at,
+        "updated_at": decision.at,
         "placement": draft.placement,
         "members": draft.members,
         "end_before": draft.end_before,
@@ -231,11 +225,6 @@ def _row(decision: Placed | Waiting, now: datetime) -> dict[str, object]:
         "series_id": draft.series_id,
         "priority": draft.priority,
     }
-
-
-def _state(placed: Placed, now: datetime) -> str:
-    """Return where a placed one stands: a window that has begun is active at once."""
-    return "active" if placed.start <= now else "placed"
 
 
 def _placed_in(placed: Placed) -> dict[str, str]:

@@ -1,8 +1,7 @@
 """Reservations: create, look at, change, release."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,37 +12,28 @@ from apportion.errors import (
     ConflictError,
     InvalidStateError,
     NotFoundError,
-    QuotaExceededError,
 )
-from apportion.placement import DeviceAsk
-from apportion.pools.service import PoolRecord, find_records, hold_records
-from apportion.quantities.ids import derive_id
+from apportion.pools.service import PoolRecord, hold_records
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
 from apportion.reservations.admission import (
-    Draft,
-    admit,
     attributes_of,
-    candidates,
-    request_hash,
 )
 from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
+from apportion.reservations.creating import Creating, Made
 from apportion.reservations.ending import end_now
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.lengths import check_length
 from apportion.reservations.lifecycle import Lifecycle, draft_of
 from apportion.reservations.placer import CLASHES_MAX, Placer
-from apportion.reservations.plan import Decision, Refused
-from apportion.reservations.rights import Rights, check_update
+from apportion.reservations.rights import check_update
 from apportion.reservations.schemas import (
     LIVE,
-    DeviceRequest,
     ReservationCreate,
     ReservationUpdate,
     ReservationView,
 )
-from apportion.reservations.views import show_all
-from apportion.reservations.windows import hold_to_pools, read_window
+from apportion.reservations.views import show_all, show_made
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 
@@ -64,8 +54,7 @@ class Reservations:
         self.fleet = Fleet()
         self.placer = Placer(runtime, self.fleet)
         self.lifecycle = Lifecycle(runtime, self.fleet, self.placer)
-        self._placing: set[str] = set()
-        self._placed = asyncio.Condition()
+        self._creating = Creating(runtime, self.placer, self.lifecycle.end_due)
 
     async def create(self, caller: Caller, request: ReservationCreate) -> ReservationView:
         """Place the ask, or let it wait with the reason.
@@ -74,69 +63,33 @@ class Reservations:
         InvalidInputError, NotFoundError (a pool), QuotaExceededError, ConflictError (the key was
         used for another ask, or others kept winning).
         """
-        [outcome] = await self.create_many(caller, [request])
+        [outcome] = await self.create_all(caller, [request])
         if isinstance(outcome, ApportionError):
             raise outcome
-        return await self.get(caller, outcome)
+        return outcome
+
+    async def create_all(
+        self, caller: Caller, requests: Sequence[ReservationCreate]
+    ) -> Sequence[ReservationView | ApportionError]:
+        """Do as `create_many`, and return the reservations as they are shown."""
+        made = await self._creating.create(caller, requests)
+        there = [each.id for each in made if isinstance(each, Made) and each.decision is None]
+        stored = await self.get_many(caller, there) if there else {}
+        return [
+            each
+            if isinstance(each, ApportionError)
+            else stored[each.id]
+            if each.decision is None
+            else show_made(each.decision)
+            for each in made
+        ]
 
     async def create_many(
         self, caller: Caller, requests: Sequence[ReservationCreate]
-    ) -> list[str | ApportionError]:
+    ) -> Sequence[str | ApportionError]:
         """Place many asks in one go; each answer is the reservation's id or its own error."""
-        ids = [self._id_of(caller, request) for request in requests]
-        keyed = {ids[at] for at, each in enumerate(requests) if each.idempotency_key is not None}
-        async with self._alone(keyed):
-            return await self._create(caller, requests, ids, keyed)
-
-    async def _create(
-        self,
-        caller: Caller,
-        requests: Sequence[ReservationCreate],
-        ids: Sequence[str],
-        keyed: Collection[str],
-    ) -> list[str | ApportionError]:
-        hashes = [request_hash(request) for request in requests]
-        pool_ids = sorted({pool for each in requests for pool in _named(each)})
-        async with transaction(self._runtime.db) as connection:
-            pools = await find_records(connection, caller, pool_ids)
-        drafts: dict[str, Draft] = {}
-        refused: dict[int, ApportionError] = {}
-        rights = Rights(caller, pools)
-        for at, request in enumerate(requests):
-            if ids[at] in drafts:
-                continue
-            try:
-                drafts[ids[at]] = self._draft(caller, request, rights, ids[at], hashes[at])
-            except ApportionError as error:
-                refused[at] = error
-        decided = await self._place_once(caller, list(drafts.values()))
-        # A retry gets its answer also where the same ask is refused by now: its window has begun.
-        again = {ids[at] for at in refused} & set(keyed)
-        stored = await self._hashes([*again, *(each for each in decided if decided[each] is None)])
-        asked = {each.id: each.request_hash for each in drafts.values()} | stored
-        return [
-            refused[at]
-            if at in refused and own_id not in stored
-            else _answer(own_id, decided.get(own_id), asked[own_id], hashes[at])
-            for at, own_id in enumerate(ids)
-        ]
-
-    @asynccontextmanager
-    async def _alone(self, ids: Collection[str]) -> AsyncGenerator[None]:
-        """Wait for those here that place one of these ids, and keep others waiting.
-
-        The database refuses a twin, but what it holds in the pictures until then could make the
-        last room look taken to the very ask that it is a twin of.
-        """
-        async with self._placed:
-            await self._placed.wait_for(lambda: self._placing.isdisjoint(ids))
-            self._placing.update(ids)
-        try:
-            yield
-        finally:
-            self._placing.difference_update(ids)
-            async with self._placed:
-                self._placed.notify_all()
+        made = await self._creating.create(caller, requests)
+        return [each if isinstance(each, ApportionError) else each.id for each in made]
 
     async def get(self, caller: Caller, reservation_id: str) -> ReservationView:
         """Return one of the caller's reservations; NotFoundError for any other."""
@@ -261,69 +214,6 @@ class Reservations:
                 return await retrying(self._runtime.db, work)
         raise ConflictError("others kept changing what is in the way", hint="Ask again")
 
-    async def _place_once(
-        self, caller: Caller, drafts: Sequence[Draft]
-    ) -> dict[str, Decision | None]:
-        """Place; what the quota refuses is tried once more after what is over has been ended."""
-        decided = await self.placer.place(caller, drafts)
-        refused = [
-            draft
-            for draft in drafts
-            if isinstance(decision := decided[draft.id], Refused)
-            and isinstance(decision.error, QuotaExceededError)
-        ]
-        if refused and await self.lifecycle.end_due():
-            decided.update(await self.placer.place(caller, refused))
-        return decided
-
-    def _id_of(self, caller: Caller, request: ReservationCreate) -> str:
-        key = request.idempotency_key
-        if key is None:
-            return self._runtime.new_id("res")
-        return derive_id("res", caller.tenant_id, caller.actor, key)
-
-    def _draft(
-        self,
-        caller: Caller,
-        request: ReservationCreate,
-        rights: Rights,
-        own_id: str,
-        own_hash: bytes,
-    ) -> Draft:
-        named = candidates(request)
-        records = rights.find(named)
-        now = self._runtime.now()
-        ask = admit(request, records)
-        window = read_window(request, now)
-        rights.check(records, attributes_of(ask, window.length(now)))
-        window = hold_to_pools(window, records, request, now)
-        return Draft(
-            id=own_id,
-            tenant_id=caller.tenant_id,
-            caller=caller.actor,
-            name=request.name,
-            candidates=tuple(named),
-            ask=ask,
-            devices=[
-                _stored(device, parsed)
-                for device, parsed in zip(request.devices, ask.devices, strict=True)
-            ],
-            placement=request.placement.model_dump(exclude_defaults=True),
-            asked_start=window.start,
-            asked_end=window.end,
-            duration=window.duration,
-            end_before=window.end_before,
-            pending_until=now + max(pool.policy.max_pending for pool in records),
-            request_hash=own_hash,
-            created_at=now,
-        )
-
-    async def _hashes(self, reservation_ids: Sequence[str]) -> dict[str, bytes]:
-        if not reservation_ids:
-            return {}
-        async with transaction(self._runtime.db) as connection:
-            return await rows.hashes(connection, reservation_ids)
-
 
 def _check_change(
     caller: Caller,
@@ -343,41 +233,6 @@ def _check_change(
     attributes = attributes_of(draft_of(row).ask, end - row["starts_at"])
     check_update(caller, pool, attributes, longer=end > row["ends_at"])
     check_length(pool, end - row["starts_at"], **given)
-
-
-def _answer(
-    reservation_id: str, decision: Decision | None, there: bytes, asked: bytes
-) -> str | ApportionError:
-    if isinstance(decision, Refused):
-        return decision.error
-    if there == asked:
-        return reservation_id
-    return ConflictError(
-        "this key was used for another ask",
-        field="idempotency_key",
-        details={"reservation_id": reservation_id},
-    )
-
-
-def _stored(device: DeviceRequest, ask: DeviceAsk) -> dict[str, Any]:
-    """Write a device request as it is kept: amounts as given, selector values as they were read."""
-    expressions = [
-        {"key": each.key, "op": each.op, "values": list(each.values)}
-        for each in ask.selector.expressions
-    ]
-    return {
-        "class": ask.cls,
-        "count": ask.count,
-        "units": ask.units,
-        **({"sharing": device.sharing} if device.sharing else {}),
-        **({"selector": {"matchExpressions": expressions}} if expressions else {}),
-    }
-
-
-def _named(request: ReservationCreate) -> list[str]:
-    if request.pool_id is not None:
-        return [request.pool_id]
-    return request.pool_ids or []
 
 
 async def _find(

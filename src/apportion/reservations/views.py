@@ -8,6 +8,7 @@ from apportion.bookings import service as bookings
 from apportion.bookings.service import BookingView
 from apportion.quantities.shares import exact_text
 from apportion.reservations import rows
+from apportion.reservations.plan import Placed, Waiting
 from apportion.reservations.schemas import BookingOut, HostOut, PlacementSpec, ReservationView
 from apportion.store.connections import Connection
 
@@ -18,6 +19,12 @@ async def show_all(
     """Return rows of reservations as views, with what each has booked."""
     booked = await bookings.of_reservations(connection, [row["id"] for row in found])
     return [_view(row, booked[row["id"]]) for row in found]
+
+
+def show_made(decision: Placed | Waiting) -> ReservationView:
+    """Return what was just placed, or waits, as it is shown: as `show_all` would read it back."""
+    booked = decision.shown if isinstance(decision, Placed) else ()
+    return _view(rows.row_of(decision), booked)
 
 
 def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationView:

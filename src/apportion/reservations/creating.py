@@ -1,0 +1,221 @@
+"""Creating reservations: from requests, each admitted or refused, to what became of each."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from apportion.authority.service import Caller
+from apportion.errors import ApportionError, ConflictError, QuotaExceededError
+from apportion.placement import DeviceAsk
+from apportion.pools.service import PoolRecord, find_all_records
+from apportion.quantities.ids import derive_id
+from apportion.reservations import rows
+from apportion.reservations.admission import (
+    Draft,
+    admit,
+    attributes_of,
+    candidates,
+    request_hash,
+)
+from apportion.reservations.placer import Placer
+from apportion.reservations.plan import Decision, Placed, Refused, Waiting
+from apportion.reservations.rights import Rights
+from apportion.reservations.schemas import DeviceRequest, ReservationCreate
+from apportion.reservations.windows import hold_to_pools, read_window
+from apportion.store.connections import transaction
+from apportion.store.groups import READ_MAX, Groups
+from apportion.store.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A reservation that answers an ask, and how it was decided if that was just now."""
+
+    id: str
+    decision: Placed | Waiting | None
+
+
+class Creating:
+    """What asks go through on their way to the placer; ``end_due`` ends what is over by now."""
+
+    def __init__(
+        self, runtime: Runtime, placer: Placer, end_due: Callable[[], Awaitable[int]]
+    ) -> None:
+        self._runtime = runtime
+        self._placer = placer
+        self._end_due = end_due
+        self._records = Groups(self._find_records, most=READ_MAX)
+        self._placing: set[str] = set()
+        self._placed = asyncio.Condition()
+
+    async def create(
+        self, caller: Caller, requests: Sequence[ReservationCreate]
+    ) -> list[Made | ApportionError]:
+        """Place many asks in one go; each answer is what was made or its own error."""
+        ids = [self._id_of(caller, request) for request in requests]
+        keyed = {ids[at] for at, each in enumerate(requests) if each.idempotency_key is not None}
+        if not keyed:
+            return await self._create(caller, requests, ids, keyed)
+        async with self._alone(keyed):
+            return await self._create(caller, requests, ids, keyed)
+
+    async def _create(
+        self,
+        caller: Caller,
+        requests: Sequence[ReservationCreate],
+        ids: Sequence[str],
+        keyed: Collection[str],
+    ) -> list[Made | ApportionError]:
+        hashes = [request_hash(request) for request in requests]
+        pool_ids = sorted({pool for each in requests for pool in _named(each)})
+        pools = await self._records.ask(None, (caller, pool_ids))
+        drafts: dict[str, Draft] = {}
+        refused: dict[int, ApportionError] = {}
+        rights = Rights(caller, pools)
+        for at, request in enumerate(requests):
+            if ids[at] in drafts:
+                continue
+            try:
+                drafts[ids[at]] = self._draft(caller, request, rights, ids[at], hashes[at])
+            except ApportionError as error:
+                refused[at] = error
+        decided = await self._place_once(list(drafts.values()))
+        # A retry gets its answer also where the same ask is refused by now: its window has begun.
+        again = {ids[at] for at in refused} & set(keyed)
+        stored = await self._hashes([*again, *(each for each in decided if decided[each] is None)])
+        asked = {each.id: each.request_hash for each in drafts.values()} | stored
+        return [
+            refused[at]
+            if at in refused and own_id not in stored
+            else _answer(own_id, decided.get(own_id), asked[own_id], hashes[at])
+            for at, own_id in enumerate(ids)
+        ]
+
+    @asynccontextmanager
+    async def _alone(self, ids: Collection[str]) -> AsyncGenerator[None]:
+        """Wait for those here that place one of these ids, and keep others waiting.
+
+        The database refuses a twin, but what it holds in the pictures until then could make the
+        last room look taken to the very ask that it is a twin of.
+        """
+        async with self._placed:
+            await self._placed.wait_for(lambda: self._placing.isdisjoint(ids))
+            self._placing.update(ids)
+        try:
+            yield
+        finally:
+            self._placing.difference_update(ids)
+            async with self._placed:
+                self._placed.notify_all()
+
+    async def _find_records(
+        self, asking: Sequence[tuple[Caller, Sequence[str]]]
+    ) -> list[dict[str, PoolRecord]]:
+        async with transaction(self._runtime.db) as connection:
+            found = await find_all_records(connection, asking)
+        return [
+            {
+                pool_id: found[caller.tenant_id, pool_id]
+                for pool_id in pool_ids
+                if (caller.tenant_id, pool_id) in found
+            }
+            for caller, pool_ids in asking
+        ]
+
+    async def _place_once(self, drafts: Sequence[Draft]) -> dict[str, Decision | None]:
+        """Place; what the quota refuses is tried once more after what is over has been ended."""
+        decided = await self._placer.join(drafts)
+        refused = [
+            draft
+            for draft in drafts
+            if isinstance(decision := decided[draft.id], Refused)
+            and isinstance(decision.error, QuotaExceededError)
+        ]
+        if refused and await self._end_due():
+            decided.update(await self._placer.join(refused))
+        return decided
+
+    def _id_of(self, caller: Caller, request: ReservationCreate) -> str:
+        key = request.idempotency_key
+        if key is None:
+            return self._runtime.new_id("res")
+        return derive_id("res", caller.tenant_id, caller.actor, key)
+
+    def _draft(
+        self,
+        caller: Caller,
+        request: ReservationCreate,
+        rights: Rights,
+        own_id: str,
+        own_hash: bytes,
+    ) -> Draft:
+        named = candidates(request)
+        records = rights.find(named)
+        now = self._runtime.now()
+        ask = admit(request, records)
+        window = read_window(request, now)
+        rights.check(records, attributes_of(ask, window.length(now)))
+        window = hold_to_pools(window, records, request, now)
+        return Draft(
+            id=own_id,
+            by=caller,
+            caller=caller.actor,
+            name=request.name,
+            candidates=tuple(named),
+            ask=ask,
+            devices=[
+                _stored(device, parsed)
+                for device, parsed in zip(request.devices, ask.devices, strict=True)
+            ],
+            placement=request.placement.model_dump(exclude_defaults=True),
+            asked_start=window.start,
+            asked_end=window.end,
+            duration=window.duration,
+            end_before=window.end_before,
+            pending_until=now + max(pool.policy.max_pending for pool in records),
+            request_hash=own_hash,
+            created_at=now,
+        )
+
+    async def _hashes(self, reservation_ids: Sequence[str]) -> dict[str, bytes]:
+        if not reservation_ids:
+            return {}
+        async with transaction(self._runtime.db) as connection:
+            return await rows.hashes(connection, reservation_ids)
+
+
+def _answer(
+    reservation_id: str, decision: Decision | None, there: bytes, asked: bytes
+) -> Made | ApportionError:
+    if isinstance(decision, Refused):
+        return decision.error
+    if there == asked:
+        return Made(reservation_id, decision if isinstance(decision, Placed | Waiting) else None)
+    return ConflictError(
+        "this key was used for another ask",
+        field="idempotency_key",
+        details={"reservation_id": reservation_id},
+    )
+
+
+def _stored(device: DeviceRequest, ask: DeviceAsk) -> dict[str, Any]:
+    """Write a device request as it is kept: amounts as given, selector values as they were read."""
+    expressions = [
+        {"key": each.key, "op": each.op, "values": list(each.values)}
+        for each in ask.selector.expressions
+    ]
+    return {
+        "class": ask.cls,
+        "count": ask.count,
+        "units": ask.units,
+        **({"sharing": device.sharing} if device.sharing else {}),
+        **({"selector": {"matchExpressions": expressions}} if expressions else {}),
+    }
+
+
+def _named(request: ReservationCreate) -> list[str]:
+    if request.pool_id is not None:
+        return [request.pool_id]
+    return request.pool_ids or []
