@@ -82,7 +82,8 @@ _INSERT: Final = """
     )
     SELECT
         'root', 'pool_01k5d0v6f8q0e6m7x9w2y4z1ab', number % 100000,
-        'res_' || lpad(number::text, 26, '0'), 0, 0, 'gpu.share', 1, int4multirange(int4range(slot, slot + 1)),
+        'res_' || lpad(number::text, 26, '0'), 0, 0, 'gpu.share', 1,
+        int4multirange(int4range(slot, slot + 1)),
         tstzrange('2026-01-01T00:00Z', '2026-01-01T04:00Z'),
         tstzrange('2026-01-01T00:00Z', '2026-01-01T04:00Z'), 1, 100
     FROM (
