@@ -64,7 +64,7 @@ bench-openb bench-churn bench-mig bench-decision bench-durable:
 contract: .venv/.dev ## hold the OpenAPI document against a real server, at least 5,000 cases
 	$(RUN)/python -m contract
 
-torture: .venv/.dev ## attack one part from many connections: AREA=quota SECONDS=60 SEED=1 [BREAK=1]
+torture: .venv/.dev ## attack one part, AREA=quota or placement, while what it runs on is killed: SECONDS=60 SEED=1 [BREAK=1]
 	$(RUN)/python -m torture $(AREA) --seconds $(SECONDS) --seed $(SEED) $(if $(BREAK),--break)
 
 clean: ## remove what the other targets made

@@ -10,10 +10,10 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from torture import quota
+from torture import placement, quota
 from torture.crowd import Report
 
-AREAS = {"quota": quota.attack}
+AREAS = {"placement": placement.attack, "quota": quota.attack}
 
 
 def main(arguments: Sequence[str]) -> int:

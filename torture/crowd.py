@@ -4,9 +4,12 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import Any
 
+import psycopg
 from psycopg import AsyncConnection
 
 from apportion.errors import ApportionError
@@ -24,6 +27,11 @@ class Report:
         """Note a broken rule once."""
         if text not in self.violations:
             self.violations.append(text)
+
+    def took(self, what: str, seconds: float) -> None:
+        """Note how long something took, of which the longest is told, in milliseconds."""
+        name = f"{what}, longest ms"
+        self.counts[name] = max(self.counts[name], round(seconds * 1000))
 
 
 Step = Callable[[random.Random], Awaitable[None]]
@@ -64,18 +72,40 @@ async def crowd(
     await asyncio.gather(*(work(number) for number in range(workers)))
 
 
-async def kill_connections(report: Report, dsn: str, chance: random.Random) -> None:
-    """End random backends of the services for ever; those that judge have another name."""
-    async with await AsyncConnection.connect(
-        dsn, autocommit=True, application_name="torture"
-    ) as connection:
-        while True:
-            await asyncio.sleep(chance.uniform(0.05, 0.2))
-            cursor = await connection.execute(
-                "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-                " AND application_name = 'apportion' AND state <> 'idle'"
-            )
-            pids = [row[0] for row in await cursor.fetchall()]
-            if pids:
-                await connection.execute("SELECT pg_terminate_backend(%s)", [chance.choice(pids)])
-                report.counts["kills"] += 1
+async def kill_connections(
+    report: Report, dsn: str, chance: random.Random, *, often: float = 1
+) -> None:
+    """End random backends of the services for ever; those that judge have another name.
+
+    That is eight a second, or ``often`` times that.
+    """
+    while True:
+        # The database itself may be away: whoever attacks it, too, comes back.
+        with suppress(psycopg.Error):
+            async with await AsyncConnection.connect(
+                dsn, autocommit=True, application_name="torture"
+            ) as connection:
+                await _kill_on(report, connection, chance, often)
+        await asyncio.sleep(0.05)
+
+
+async def _kill_on(
+    report: Report, connection: AsyncConnection[Any], chance: random.Random, often: float
+) -> None:
+    while True:
+        await asyncio.sleep(chance.uniform(0.05, 0.2) / often)
+        cursor = await connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name = 'apportion' AND state <> 'idle'"
+        )
+        pids = [row[0] for row in await cursor.fetchall()]
+        if pids:
+            await connection.execute("SELECT pg_terminate_backend(%s)", [chance.choice(pids)])
+            report.counts["kills"] += 1
+
+
+async def stop(task: "asyncio.Task[None]") -> None:
+    """Cancel a task that runs for ever, and wait for its end."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -40,7 +40,7 @@ from apportion.tenants.service import create_tenant
 from apportion.testing.auditor import audit
 from apportion.testing.builders import KEY, ask, device, gpu, inventory, pool_of
 from apportion.testing.postgres import make_template, running
-from torture.crowd import Report, Step, crowd, kill_connections
+from torture.crowd import Report, Step, crowd, kill_connections, stop
 
 WORKERS = 32
 ROUND_SECONDS = 4
@@ -138,9 +138,9 @@ class _Round:
         await crowd(
             self.report, self._steps(), workers=WORKERS, seconds=ROUND_SECONDS, seed=self.seed
         )
-        await _stop(killer)
+        await stop(killer)
         await archiver
-        await _stop(judge)
+        await stop(judge)
         await self._settle()
         await self._judge_the_end(followers)
 
@@ -363,9 +363,3 @@ class _Round:
             self.report.violate(f"{tenant} was told {error.code} of an archived pool")
         else:
             self.report.violate(f"{view.id} was made in an archived pool")
-
-
-async def _stop(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

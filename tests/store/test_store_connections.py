@@ -1,11 +1,17 @@
 """Connections are set up alike; transactions are whole; only what may succeed later is retried."""
 
 import asyncio
+import os
+import socket
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from psycopg import AsyncConnection, OperationalError
 from psycopg.conninfo import conninfo_to_dict
 
 from apportion.errors import ConflictError, InvalidInputError, UnavailableError
+from apportion.store import embedded
 from apportion.store.connections import (
     Connection,
     Pool,
@@ -48,6 +54,7 @@ async def totals(pool: Pool):
         ("lock_timeout", "10s"),
         ("idle_in_transaction_session_timeout", "1min"),
         ("transaction_isolation", "read committed"),
+        ("client_connection_check_interval", "1s"),
     ],
 )
 async def test_every_connection_is_set_up_alike(db: Pool, setting: str, value: str):
@@ -164,3 +171,46 @@ async def test_the_result_of_the_attempt_that_worked_comes_back(counters: Pool):
 
     assert await retrying(counters, work) == "done"
     assert await totals(counters) == [0, 1]
+
+
+async def test_a_database_that_was_away_for_long_is_found_again_at_once(open_path: Path):
+    """Its socket has another name for a while, and whoever was connected is cut off."""
+    with embedded.start(open_path, durable=False) as server:
+        [directory] = parse_qs(urlsplit(server.dsn).query)["host"]
+        door, away = Path(directory, ".s.PGSQL.5432"), Path(directory, "away")
+        async with open_pool(server.dsn, size=4) as pool:
+            await asyncio.gather(*(hold_for_a_moment(pool) for _ in range(4)))
+            async with await AsyncConnection.connect(server.dsn) as admin:
+                door.rename(away)  # noqa: ASYNC240 - it takes no time
+                await admin.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'apportion'"
+                )
+            waits = asyncio.create_task(hold_for_a_moment(pool))
+            await asyncio.sleep(4)  # by then a pool that doubles its pauses waits for 3 s more
+            away.rename(door)  # noqa: ASYNC240
+            async with asyncio.timeout(2):
+                await waits
+
+
+async def hold_for_a_moment(pool: Pool):
+    async with transaction(pool) as connection:
+        await connection.execute("SELECT pg_sleep(0.1)")
+
+
+async def test_what_a_client_has_locked_is_free_soon_after_its_death(counters: Pool, dsn: str):
+    """It holds one row and waits for another; the server would keep both waiting, and the lock."""
+    async with transaction(counters) as other:
+        await add(other, "b")
+        dying = await AsyncConnection.connect(configured(dsn))
+        await dying.execute("UPDATE counters SET n = 9 WHERE name = 'a'")
+        waits = asyncio.create_task(dying.execute("UPDATE counters SET n = 9 WHERE name = 'b'"))
+        await asyncio.sleep(0.1)
+        with socket.socket(fileno=os.dup(dying.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)  # as the kernel does for a process that was killed
+        with pytest.raises(OperationalError):
+            await waits
+        async with asyncio.timeout(5), transaction(counters) as third:
+            await add(third, "a")
+        await dying.close()
+    assert await totals(counters) == [1, 1]

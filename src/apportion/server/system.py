@@ -98,6 +98,8 @@ async def _tick(reservations: Reservations) -> None:
         except ApportionError as error:
             # The next tick makes up for it; a loop that died would let windows pass unnoticed.
             _log.warning("lifecycle step failed", code=error.code, reason=str(error))
+        except Exception:  # noqa: BLE001 - a fault of ours, which must not stop the clock either
+            _log.exception("lifecycle step broke")
         with suppress(TimeoutError):
             await asyncio.wait_for(hint.wait(), TICK_SECONDS)
         hint.clear()

@@ -1,19 +1,20 @@
 """Connections to PostgreSQL, all set up alike, and the transactions that run on them.
 
 Every connection speaks UTC and gives rows as dicts. The server ends a statement that runs or waits
-for too long, and a transaction that its owner forgot, so that nobody hangs on another one's lock.
+for too long, a transaction that its owner forgot, and one whose owner died, so that nobody hangs on
+another one's lock. A database that went away is looked for every second until it is back.
 """
 
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
 from psycopg import AsyncConnection, Error
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from apportion.errors import InvalidInputError
 from apportion.store.errors import RETRYABLE, translate
@@ -27,6 +28,10 @@ _STATEMENT_SECONDS: Final = 30
 _LOCK_SECONDS: Final = 10
 _FORGOTTEN_SECONDS: Final = 60
 _FIRST_PAUSE_SECONDS: Final = 0.01
+_DEATH_SECONDS: Final = 1
+_SILENCE_SECONDS: Final = 15
+_RECONNECT_SECONDS: Final = 1
+_AT_ONCE_SECONDS: Final = 0.01
 
 
 @asynccontextmanager
@@ -43,6 +48,9 @@ async def open_pool(dsn: str, *, size: int = 10) -> AsyncGenerator[Pool]:
         min_size=1,
         max_size=size,
         timeout=_CONNECT_SECONDS,
+        # By itself the pool waits twice as long after each failure: minutes after a long outage.
+        reconnect_timeout=_RECONNECT_SECONDS,
+        reconnect_failed=_look_again,
         # One empty query a checkout: else each connection of before a restart fails one request.
         check=Pool.check_connection,
         open=False,
@@ -50,6 +58,13 @@ async def open_pool(dsn: str, *, size: int = 10) -> AsyncGenerator[Pool]:
     await _try(dsn)
     async with pool:
         yield pool
+
+
+async def _look_again(pool: Pool) -> None:
+    """Let the pool try once more: it does so only when somebody asks it for a connection."""
+    with suppress(PoolTimeout, PoolClosed):
+        async with pool.connection(timeout=_AT_ONCE_SECONDS):
+            pass
 
 
 async def _try(dsn: str) -> None:
@@ -76,12 +91,23 @@ def configured(dsn: str) -> str:
         "statement_timeout": f"{_STATEMENT_SECONDS}s",
         "lock_timeout": f"{_LOCK_SECONDS}s",
         "idle_in_transaction_session_timeout": f"{_FORGOTTEN_SECONDS}s",
+        # Of a client that died the server hears while it waits for a lock; else it would wait on,
+        # and keep what it has locked from everybody.
+        "client_connection_check_interval": f"{_DEATH_SECONDS}s",
+        # One whose machine died says nothing at all.
+        "tcp_keepalives_idle": f"{_SILENCE_SECONDS}s",
+        "tcp_user_timeout": f"{_SILENCE_SECONDS}s",
     }
     options = [f"-c {name}={value}" for name, value in ours.items()]
     given["options"] = " ".join([*options, str(given.get("options") or "")]).strip()
-    return make_conninfo(
-        "", **{"application_name": "apportion", "connect_timeout": _CONNECT_SECONDS, **given}
-    )
+    client = {
+        "application_name": "apportion",
+        "connect_timeout": _CONNECT_SECONDS,
+        # Of a server whose machine died we hear nothing either.
+        "keepalives_idle": _SILENCE_SECONDS,
+        "tcp_user_timeout": _SILENCE_SECONDS * 1000,
+    }
+    return make_conninfo("", **{**client, **given})
 
 
 @asynccontextmanager
