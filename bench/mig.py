@@ -24,7 +24,7 @@ from bench.replay.mig import (
     RuleFleet,
     fewest,
 )
-from bench.replay.our_mig import OurFleet
+from bench.replay.our_mig import MovingFleet, OurFleet
 from bench.replay.report import QUICK, show, spread
 
 MIXES: Final[Mapping[str, tuple[int, ...]]] = {
@@ -34,10 +34,12 @@ MIXES: Final[Mapping[str, tuple[int, ...]]] = {
     "migbench": (35, 0, 25, 25, 10, 5),
 }
 """Weights of the profiles in the order of `PROFILES`."""
-ALL: Final = (*RULES, "ours", "oracle")
+ALL: Final = (*RULES, "ours", "ours_moving", "oracle")
 GPUS: Final = 50
 SEEDS: Final = range(2 if QUICK else 20)
 WARMING, COUNTED = (500, 2_000) if QUICK else (2_000, 10_000)
+MOVING_SEEDS: Final = SEEDS[:5]
+"""Looking for whom to move costs more than placing: a quarter of the seeds has to do."""
 PILE: Final = 1_000
 PILED: Final = ("firstfit_low", "bestfit", "fragmentation", "ours")
 QUEUE_GPUS, JOBS, QUEUE_SEEDS = 8, 500, range(2 if QUICK else 20)
@@ -53,7 +55,13 @@ class Job:
 
 def run() -> dict[str, float]:
     """Run everything, print the tables, and return the figures."""
-    jobs = [Job(rule, mix) for mix in (*MIXES, "queue") for rule in ALL]
+    # A queue asks for the same request again and again, and would count each time as an arrival.
+    jobs = [
+        Job(rule, mix)
+        for mix in (*MIXES, "queue")
+        for rule in ALL
+        if (rule, mix) != ("ours_moving", "queue")
+    ]
     figures = _piles()
     uses: dict[Job, list[float]] = {}
     for job, (found, use) in zip(jobs, spread(measure, jobs), strict=True):
@@ -63,6 +71,11 @@ def run() -> dict[str, float]:
         pairs = zip(uses[Job("ours", mix)], uses[Job("fragmentation", mix)], strict=True)
         better = [ours - theirs for ours, theirs in pairs]
         figures[f"mig.ours.{mix}.above_fragmentation"] = statistics.mean(better)
+        plain, moving, oracle = (
+            statistics.mean(uses[Job(rule, mix)][: len(MOVING_SEEDS)])
+            for rule in ("ours", "ours_moving", "oracle")
+        )
+        figures[f"mig.ours_moving.{mix}.gap_closed"] = 100 * (moving - plain) / (oracle - plain)
         error = statistics.stdev(better) / len(better) ** 0.5
         figures[f"mig.ours.{mix}.above_fragmentation_error"] = error
     _show(figures)
@@ -77,6 +90,8 @@ def measure(job: Job) -> tuple[dict[str, float], list[float]]:
 def _fleet(rule: str, gpus: int) -> Fleet[str, Lease]:
     if rule == "ours":
         return OurFleet(gpus)
+    if rule == "ours_moving":
+        return MovingFleet(gpus)
     if rule == "oracle":
         return Migrating(gpus)
     # Sorted by name, GPU 10 comes before GPU 2; like GPUs make that a matter of names alone.
@@ -112,7 +127,7 @@ def _gpus(rule: str, pile: Iterable[str]) -> int:
 def _churn(rule: str, mix: str) -> tuple[dict[str, float], list[float]]:
     use: list[float] = []
     asked, accepted = Counter[str](), Counter[str]()
-    for seed in SEEDS:
+    for seed in MOVING_SEEDS if rule == "ours_moving" else SEEDS:
         arrivals = _poisson(mix, seed)
         starts = Churn(_fleet(rule, GPUS)).run(arrivals)
         window = (arrivals[WARMING].at, arrivals[-1].at)
@@ -210,6 +225,11 @@ def _show(figures: Mapping[str, float]) -> None:
             (mix, *(figures[f"mig.ours.{mix}.above_fragmentation{end}"] for end in ("", "_error")))
             for mix in MIXES
         ),
+    )
+    show(
+        "Part of the way from ours to the oracle that one move a ten arrivals makes, in percent",
+        ("mix", "percent"),
+        ((mix, figures[f"mig.ours_moving.{mix}.gap_closed"]) for mix in MIXES),
     )
     for mix in MIXES:
         keys = ("accepted_slices", *(f"accepted.{profile}" for profile in PROFILES))

@@ -10,6 +10,7 @@ from apportion.placement import (
     Expression,
     GpuState,
     Held,
+    Movable,
     NodeState,
     Offer,
     PoolIndex,
@@ -60,8 +61,11 @@ class OurFleet:
         offer = self._index.place(self._asks[profile], 0, FOREVER, 0)
         if not isinstance(offer, Offer):
             return None
+        return self._hold(profile, offer, f"task-{next(self._numbers)}")
+
+    def _hold(self, profile: str, offer: Offer, holder: str) -> Lease:
         (piece,) = offer.pieces
-        lease = Lease(profile, piece.gpu, piece.units, f"task-{next(self._numbers)}")
+        lease = Lease(profile, piece.gpu, piece.units, holder)
         assert not self.busy[lease.gpu] & lease.mask, lease
         self.busy[lease.gpu] |= lease.mask
         self._index.book(lease.gpu, (lease.holder, 0), Held(0, FOREVER, lease.mask))
@@ -71,6 +75,48 @@ class OurFleet:
         """Let go."""
         self.busy[lease.gpu] &= ~lease.mask
         self._index.free(lease.gpu, (lease.holder, 0))
+
+
+class MovingFleet(OurFleet):
+    """The engine, where what would be lost may move one that is there: one a ten arrivals."""
+
+    def __init__(self, gpus: int) -> None:
+        super().__init__(gpus)
+        self._there: dict[str, Lease] = {}
+        self._arrivals = self._moves = 0
+
+    def place(self, profile: str) -> Lease | None:
+        """Ask the engine; where it has no room, ask whom to move."""
+        self._arrivals += 1
+        lease = super().place(profile)
+        if lease is None and 10 * (self._moves + 1) <= self._arrivals:
+            lease = self._moved(profile)
+        if lease is not None:
+            self._there[lease.holder] = lease
+        return lease
+
+    def free(self, lease: Lease) -> None:
+        """Let go, wherever it lies by now."""
+        super().free(self._there.pop(lease.holder))
+
+    def _moved(self, profile: str) -> Lease | None:
+        relief = self._index.with_one_move(
+            self._asks[profile],
+            0,
+            FOREVER,
+            0,
+            (
+                Movable(each.holder, self._asks[each.profile], (each.gpu,), 0, FOREVER)
+                for each in self._there.values()
+            ),
+        )
+        if relief is None:
+            return None
+        self._moves += 1
+        there = self._there[relief.moved.holder]
+        super().free(there)
+        self._there[there.holder] = self._hold(there.profile, relief.to, there.holder)
+        return self._hold(profile, relief.offer, f"task-{next(self._numbers)}")
 
 
 def _named(profile: str) -> Selector:

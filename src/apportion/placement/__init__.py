@@ -8,6 +8,7 @@ from apportion.placement.asks import Ask, DeviceAsk
 from apportion.placement.findings import Finding
 from apportion.placement.index import PoolIndex
 from apportion.placement.largest import Largest
+from apportion.placement.moving import Movable, Relief
 from apportion.placement.offers import Move, Offer, Piece
 from apportion.placement.policies import POLICIES, PolicyName
 from apportion.placement.selectors import Expression, Selector
@@ -27,6 +28,7 @@ __all__ = [
     "Held",
     "HostHeld",
     "Largest",
+    "Movable",
     "Move",
     "NodeState",
     "Offer",
@@ -35,6 +37,7 @@ __all__ = [
     "PolicyName",
     "PoolIndex",
     "Reason",
+    "Relief",
     "Selector",
     "Verdict",
 ]

@@ -15,6 +15,7 @@ from apportion.placement.choosing import best, best_host
 from apportion.placement.findings import LOOKED_AT, Finding, defragmentable
 from apportion.placement.gangs import Gang
 from apportion.placement.largest import Largest, largest
+from apportion.placement.moving import Movable, Relief, with_one_move
 from apportion.placement.names import Names
 from apportion.placement.offers import HeldKey, Offer
 from apportion.placement.policies import DEFAULT, POLICIES, Policy, PolicyName
@@ -280,6 +281,21 @@ class PoolIndex:
             )
             for each in answer.reasons
         )
+
+    def with_one_move(
+        self, ask: Ask, start: int, end: int, now: int, movable: Iterable[Movable]
+    ) -> Relief | None:
+        """Return the best way to make room for an ask by moving one reservation of some; or None.
+
+        It costs a look at each of them, at most 2,000. Nothing is held or moved when this returns.
+        """
+        self.advance(now)
+        freed = self.freed
+        relief = with_one_move(self, ask, (start, end, now), movable)
+        # Nothing was given back; but what was refused beside what was tried may fit now.
+        self.freed = freed
+        self._refusals.clear()
+        return relief
 
     def _ends(self) -> Iterator[tuple[int, NodeState]]:
         """Yield when something held ends, in order, and on which node."""
