@@ -106,3 +106,58 @@ async def test_a_toggle_of_our_own_keeps_nobody_out_where_it_needs_no_reset(worl
         on_demand("A100"), inventory("n2", gpu("A100", 0, node="n2", **toggling))
     )
     assert set((await reasons(world, other)).values()) == {"partitionPending"}
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ({"sm_count": 60, "memory_mib": 40448}, None),
+        ({"sm_count": 59}, "delivered_less"),
+        ({"memory_mib": 37000}, "delivered_less"),
+        ({"memory_mib": 40000}, None),
+    ],
+)
+async def test_what_was_delivered_is_held_against_what_was_promised(world, found, reason):
+    made = gpu("H100", 0, "3g.40gb@0", "3g.40gb@4")
+    made.mig.instances[0] = made.mig.instances[0].model_copy(update=found)
+    pool = await world.pool(pool_of("H100", "mig"), inventory("n1", made))
+    assert (await reasons(world, pool))["mig/9@0"] == reason
+    assert (await reasons(world, pool))["mig/9@4"] is None
+    both = [
+        await world.create(ask(pool.id, device("gpu.mig", profile="3g.40gb"))) for _ in range(2)
+    ]
+    assert [each.state for each in both] == ["active", "pending" if reason else "active"]
+
+
+async def granted(world, model, *wanted):
+    """Ask one GPU that is cut on demand for one thing after the other; say which it gives."""
+    pool = await world.pool(on_demand(model), inventory("n1", gpu(model, 0, **ON)))
+    states = []
+    for each in wanted:
+        what = device("gpu") if each == "whole" else device("gpu.mig", profile=each)
+        states.append((await world.create(ask(pool.id, what))).state == "active")
+    return states
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted", "given"),
+    [
+        ("A100", ["1g.5gb"] * 8, [True] * 7 + [False]),
+        ("H100", ["1g.10gb"] * 8, [True] * 7 + [False]),
+        # A 4g begins at the first slice only, so the 1g before it goes to the other half.
+        ("A100", ["1g.5gb", "4g.20gb"], [True, True]),
+        ("H100", ["1g.10gb", "4g.40gb"], [True, True]),
+        ("H100", ["4g.40gb", "4g.40gb"], [True, False]),
+        ("A100", ["3g.20gb", "3g.20gb", "1g.5gb"], [True, True, False]),
+        ("H100", ["3g.40gb", "3g.40gb", "1g.10gb"], [True, True, False]),
+        # One optical flow engine: the second instance that wants it waits.
+        ("A100", ["1g.5gb+me", "1g.5gb+me", "1g.5gb"], [True, False, True]),
+        ("H100", ["1g.10gb+me", "1g.10gb+me", "1g.10gb"], [True, False, True]),
+        ("H100", ["1g.10gb", "7g.80gb", "whole"], [True, False, False]),
+        ("H100", ["7g.80gb", "1g.10gb", "whole"], [True, False, False]),
+        ("H100", ["whole", "1g.10gb", "7g.80gb"], [True, False, False]),
+        ("A100", ["1g.5gb", "7g.40gb"], [True, False]),
+    ],
+)
+async def test_one_gpu_gives_what_the_hardware_would(world, model, wanted, given):
+    assert await granted(world, model, *wanted) == given

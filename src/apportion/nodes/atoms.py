@@ -196,6 +196,8 @@ def _instance(
         reason = "compute_instance_smaller_than_gpu_instance"
     elif sharing != "mig":
         reason = "pool_does_not_share_by_mig"
+    elif _is_less(first, profile):
+        reason = "delivered_less"
     return AtomSpec(
         key=atom_key(report, profile, placement),
         cls="gpu.mig",
@@ -219,6 +221,18 @@ def _placement(board: Board, instance: MigInstance) -> tuple[Profile, Placement]
         if placement.start == instance.start:
             return profile, placement
     return None
+
+
+def _is_less(instance: MigInstance, profile: Profile) -> bool:
+    """Tell whether an instance has less than its profile promises, where both are known.
+
+    Drivers keep a little memory for themselves, each another bit: a sixteenth is no difference.
+    """
+    if instance.sm_count is not None and profile.sm is not None and instance.sm_count < profile.sm:
+        return True
+    if instance.memory_mib is None or profile.memory_mib is None:
+        return False
+    return 16 * instance.memory_mib < 15 * profile.memory_mib
 
 
 def _gpu_instance(profile: str) -> str:
