@@ -22,7 +22,7 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 class Solved(NamedTuple):
-    """The best that was found: ``values`` by a variable's index, empty where nothing was.
+    """The best that was found: ``values`` by a variable's index.
 
     No solution's objective, its constant aside, is below ``bound``; ``optimal`` says that this
     one's is not above it.
@@ -51,8 +51,10 @@ def new_model() -> "cp_model.CpModel":
     return cp_model.CpModel()
 
 
-def minimise(model: "cp_model.CpModel", time_limit: timedelta) -> Solved:
+def minimise(model: "cp_model.CpModel", time_limit: timedelta) -> Solved | None:
     """Search until it is proven that nothing is better, or until the time is over.
+
+    None where nothing was found by then, not even what was hinted at.
 
     The limit holds for the clock and for the solver's own count of its work, which is the same on
     every machine: whichever comes first.
@@ -68,9 +70,10 @@ def minimise(model: "cp_model.CpModel", time_limit: timedelta) -> Solved:
     )
     status = solver.solve(model)
     answer = solver.response_proto
-    found = status in {cp_model.OPTIMAL, cp_model.FEASIBLE}
+    if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+        return None
     return Solved(
-        tuple(cast("Sequence[int]", answer.solution)) if found else (),
+        tuple(cast("Sequence[int]", answer.solution)),
         answer.inner_objective_lower_bound,
         status == cp_model.OPTIMAL,
     )

@@ -26,29 +26,28 @@ class Gang:
 
     def __init__(self, index: "PoolIndex") -> None:
         self._index = index
-        self._offers: list[Offer] = []
+        self.offers: list[Offer] = []
+        """Of each member, as things lie with all of them in place."""
         self._moved: dict[tuple[int, HeldKey], Held] = {}
         """Bookings of others that were moved, as they were."""
 
     def place(
         self, asks: Sequence[Ask], start: int, end: int, now: int, policy: PolicyName
     ) -> tuple[Offer, ...] | Verdict:
-        """Place all members, or say why one has no room; nothing is held afterwards."""
-        try:
-            for ask in asks:
-                answer = self._index.place(ask, start, end, now, policy)
-                if isinstance(answer, Verdict):
-                    return answer
-                self._hold(answer, ask, start, end)
-            return tuple(self._offers)
-        finally:
-            self._let_go()
+        """Place all members, or say why one has no room."""
+        for ask in asks:
+            answer = self._index.place(ask, start, end, now, policy)
+            if isinstance(answer, Verdict):
+                return answer
+            self.hold(answer, ask, start, end)
+        return tuple(self.offers)
 
-    def _hold(self, offer: Offer, ask: Ask, start: int, end: int) -> None:
-        self._offers.append(offer._replace(moves=()))
+    def hold(self, offer: Offer, ask: Ask, start: int, end: int) -> None:
+        """Take one more member, with the moves that make its room."""
+        self.offers.append(offer._replace(moves=()))
         for move in offer.moves:
             self._move(move)
-        holder = f"{_MEMBER}{len(self._offers) - 1}"
+        holder = f"{_MEMBER}{len(self.offers) - 1}"
         for at, piece in enumerate(offer.pieces):
             self._index.book(piece.gpu, (holder, at), Held(start, end, piece.units))
         host = HostHeld(start, end, ask.vcpu_milli, ask.memory_mib)
@@ -61,18 +60,19 @@ class Gang:
         self._index.book(move.gpu, move.key, Held(held.start, held.end, move.units))
         if holder.startswith(_MEMBER):
             number = int(holder.removeprefix(_MEMBER))
-            pieces = list(self._offers[number].pieces)
+            pieces = list(self.offers[number].pieces)
             pieces[at] = pieces[at]._replace(units=move.units)
-            self._offers[number] = self._offers[number]._replace(pieces=tuple(pieces))
+            self.offers[number] = self.offers[number]._replace(pieces=tuple(pieces))
             return
         self._moved.setdefault((move.gpu, move.key), held)
-        for number, offer in enumerate(self._offers):
+        for number, offer in enumerate(self.offers):
             others = tuple(m for m in offer.moves if (m.gpu, m.key) != (move.gpu, move.key))
-            self._offers[number] = offer._replace(moves=others)
-        self._offers[-1] = self._offers[-1]._replace(moves=(*self._offers[-1].moves, move))
+            self.offers[number] = offer._replace(moves=others)
+        self.offers[-1] = self.offers[-1]._replace(moves=(*self.offers[-1].moves, move))
 
-    def _let_go(self) -> None:
-        for number, offer in enumerate(self._offers):
+    def let_go(self) -> None:
+        """Give all back."""
+        for number, offer in enumerate(self.offers):
             holder = f"{_MEMBER}{number}"
             for at, piece in enumerate(offer.pieces):
                 self._index.free(piece.gpu, (holder, at))

@@ -6,7 +6,8 @@ there fits any window. Only where nothing is found so is it asked who has what w
 refusal counts is kept by shape of node (see `shapes`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 from apportion.placement.asks import Ask, AtomClass, DeviceAsk
@@ -211,12 +212,21 @@ class PoolIndex:
         refused while there is room for all. Nothing is held when this returns.
         """
         self.advance(now)
+        with self.for_a_moment() as gang:
+            return gang.place(asks, start, end, now, policy)
+
+    @contextmanager
+    def for_a_moment(self) -> Generator[Gang]:
+        """Hold a gang's members while the block runs; afterwards everything is as before."""
+        gang = Gang(self)
         freed = self.freed
-        answer = Gang(self).place(asks, start, end, now, policy)
-        # Nothing was given back; but what was refused beside the gang may fit now.
-        self.freed = freed
-        self._refusals.clear()
-        return answer
+        try:
+            yield gang
+        finally:
+            gang.let_go()
+            # Nothing was given back; but what was refused beside the gang may fit now.
+            self.freed = freed
+            self._refusals.clear()
 
     def openings(
         self,

@@ -27,7 +27,7 @@ class SearchExhaustedError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Bin:
+class Bin:
     """Room for ``units`` units in at most ``holders`` pieces, on a GPU with ``left`` to give."""
 
     gpu: GpuState
@@ -41,6 +41,14 @@ class _Bin:
         """The class of pieces that it has room for."""
         return CLASS_OF[self.gpu.split] if self.atom is None else self.atom.cls
 
+    def takes(self, device: DeviceAsk) -> bool:
+        """Tell whether a piece of a device ask can lie here."""
+        return (
+            self.units >= device.units
+            and self.cls == device.cls
+            and selects(device.selector, self.gpu, self.atom)
+        )
+
 
 def place_on(
     node: NodeState, ask: Ask, start: int, end: int, now: int, *, steps: int
@@ -51,11 +59,11 @@ def place_on(
     """
     if not node.healthy or not node.hosts(ask.vcpu_milli, ask.memory_mib, start, end):
         return None
-    bins = _bins(node.gpus, ask, lambda gpu: _open(gpu, start, end))
-    for near in _near(bins, ask):
-        chosen = _pack(ask, near, steps)
+    bins = bins_of(node.gpus, ask, lambda gpu: open_bins(gpu, start, end))
+    for domain in near(bins, ask):
+        chosen = _pack(ask, domain, steps)
         if chosen is not None:
-            return _offer(node, ask, chosen, (start, end, now))
+            return offer_in(node, ask, chosen, (start, end, now))
     return None
 
 
@@ -99,7 +107,7 @@ def fits_beside(gpus: Sequence[GpuState], ask: Ask, others: Sequence[DeviceAsk])
     """
     both = replace(ask, devices=(*ask.devices, *others))
     try:
-        return _pack(both, _bins(gpus, both, _full), STEPS_MIN) is not None
+        return _pack(both, bins_of(gpus, both, _full), STEPS_MIN) is not None
     except SearchExhaustedError:
         return False
 
@@ -110,9 +118,9 @@ def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
     With ``bookable`` only GPUs that can be booked now count. A search that is cut short counts as a
     fit: what it did not find may exist.
     """
-    bins = _bins(node.gpus, ask, lambda gpu: _full(gpu) if gpu.bookable or not bookable else ())
+    bins = bins_of(node.gpus, ask, lambda gpu: _full(gpu) if gpu.bookable or not bookable else ())
     try:
-        return any(_pack(ask, near, STEPS_MAX) is not None for near in _near(bins, ask))
+        return any(_pack(ask, domain, STEPS_MAX) is not None for domain in near(bins, ask))
     except SearchExhaustedError:
         return True
 
@@ -126,9 +134,9 @@ def selects(selector: Selector, gpu: GpuState, atom: AtomState | None) -> bool:
 # ---------------------------------------------------------------------------
 
 
-def _bins(
-    gpus: Iterable[GpuState], ask: Ask, room: Callable[[GpuState], Iterator[_Bin] | tuple[()]]
-) -> list[_Bin]:
+def bins_of(
+    gpus: Iterable[GpuState], ask: Ask, room: Callable[[GpuState], Iterator[Bin] | tuple[()]]
+) -> list[Bin]:
     wanted = {device.cls for device in ask.devices}
     bins = [
         each
@@ -143,7 +151,7 @@ def _bins(
     return bins
 
 
-def _near(bins: list[_Bin], ask: Ask) -> Iterator[list[_Bin]]:
+def near(bins: list[Bin], ask: Ask) -> Iterator[list[Bin]]:
     """Yield the bins of each domain that pieces have to share; all of them where there is none.
 
     A domain without a name is its GPU alone.
@@ -152,7 +160,7 @@ def _near(bins: list[_Bin], ask: Ask) -> Iterator[list[_Bin]]:
         yield bins
         return
     key = DOMAIN_OF[ask.together]
-    domains: dict[Hashable, list[_Bin]] = {}
+    domains: dict[Hashable, list[Bin]] = {}
     for each in bins:
         named = None if key is None else each.gpu.shown_of(None).get(key)
         domain = ("", each.gpu.id) if named is None else ("named", named)
@@ -160,45 +168,36 @@ def _near(bins: list[_Bin], ask: Ask) -> Iterator[list[_Bin]]:
     yield from domains.values()
 
 
-def _open(gpu: GpuState, start: int, end: int) -> Iterator[_Bin]:
+def open_bins(gpu: GpuState, start: int, end: int) -> Iterator[Bin]:
     """Yield what a GPU can give in every instant of the window."""
     if not gpu.bookable:
         return
     if gpu.split == "mig":
         atoms = gpu.free_atoms(start, end)
         for atom in atoms:
-            yield _Bin(gpu, atom, 1, 1, len(atoms))
+            yield Bin(gpu, atom, 1, 1, len(atoms))
         return
     units, holders = gpu.room(start, end)
     if units and holders:
-        yield _Bin(gpu, None, units, holders, units)
+        yield Bin(gpu, None, units, holders, units)
 
 
-def _full(gpu: GpuState) -> Iterator[_Bin]:
+def _full(gpu: GpuState) -> Iterator[Bin]:
     """Yield what a GPU could give if nothing of it were held."""
     if gpu.split == "mig":
         for atom in gpu.atoms:
-            yield _Bin(gpu, atom, 1, 1, 1)
+            yield Bin(gpu, atom, 1, 1, 1)
     else:
-        yield _Bin(gpu, None, gpu.ruler, SEATS if gpu.seats else gpu.ruler, gpu.ruler)
+        yield Bin(gpu, None, gpu.ruler, SEATS if gpu.seats else gpu.ruler, gpu.ruler)
 
 
 # -- which piece goes where
 # -------------------------------------------------------------------------------
 
 
-def _pack(ask: Ask, bins: list[_Bin], steps: int) -> list[tuple[int, _Bin]] | None:
+def _pack(ask: Ask, bins: list[Bin], steps: int) -> list[tuple[int, Bin]] | None:
     """Give each piece its bin, as (device, bin); None when there is no way."""
-    fits = [
-        [
-            at
-            for at, each in enumerate(bins)
-            if each.units >= device.units
-            and each.cls == device.cls
-            and selects(device.selector, each.gpu, each.atom)
-        ]
-        for device in ask.devices
-    ]
+    fits = [[at for at, each in enumerate(bins) if each.takes(device)] for device in ask.devices]
     chosen = _Packing(ask, bins, fits).solve(steps)
     if chosen is None:
         return None
@@ -213,7 +212,7 @@ class _Packing:
     own stack: an ask may have more pieces than Python has frames.
     """
 
-    def __init__(self, ask: Ask, bins: list[_Bin], fits: list[list[int]]) -> None:
+    def __init__(self, ask: Ask, bins: list[Bin], fits: list[list[int]]) -> None:
         devices = ask.devices
         self.devices = devices
         self.fits = fits
@@ -292,7 +291,7 @@ class _Packing:
         return len(self.places), first, tuple(self.units), tuple(self.holders)
 
 
-def _clashes(bins: list[_Bin], *, apart: bool) -> list[list[int]]:
+def _clashes(bins: list[Bin], *, apart: bool) -> list[list[int]]:
     """Return for each bin the instances of its GPU that cannot be taken beside it."""
     clashes: list[list[int]] = [[] for _ in bins]
     by_gpu: dict[int, list[int]] = {}
@@ -311,9 +310,13 @@ def _clashes(bins: list[_Bin], *, apart: bool) -> list[list[int]]:
 # -------------------------------------------------------------------------------------
 
 
-def _offer(
-    node: NodeState, ask: Ask, chosen: list[tuple[int, _Bin]], window: tuple[int, int, int]
+def offer_in(
+    node: NodeState, ask: Ask, chosen: list[tuple[int, Bin]], window: tuple[int, int, int]
 ) -> Offer | None:
+    """Take from bins of a node, given as (device, bin) in the order of the devices.
+
+    None comes back where a picture that lags behind the truth holds more than there is.
+    """
     pieces: list[Piece] = []
     moves: list[Move] = []
     left: dict[int, int] = {}

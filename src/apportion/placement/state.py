@@ -272,6 +272,13 @@ class NodeState:
             return used + memory_mib <= self.memory_mib
         return True
 
+    def room(self, start: int, end: int) -> tuple[int, int]:
+        """Return the CPU and the memory that every instant of the window still has."""
+        return (
+            max(0, self.vcpu_milli - self._vcpu.peak(start, end)),
+            max(0, self.memory_mib - self._memory.peak(start, end)),
+        )
+
     def put(self, holder: str, held: HostHeld) -> None:
         """Hold, or hold otherwise than before."""
         self.drop(holder)

@@ -62,7 +62,7 @@ def cover(
     """
     model = _Model(sorts, wholes, gpu_count)
     solved = minimise(model.model, time_limit)
-    return model.read(solved) if solved.values else None
+    return None if solved is None else model.read(solved)
 
 
 @dataclass(frozen=True, slots=True)
