@@ -134,13 +134,14 @@ SELECT
     asking.tenant_id AS user_tenant_id, pools.id, pools.tenant_id, pools.name, pools.class,
     pools.gpu_model, pools.sharing, pools.policy, pools.archived, sites.region,
     CASE WHEN pools.tenant_id = asking.tenant_id THEN pools.tenant_id ELSE offer.tenant_id END
-        AS quota_tenant_id
+        AS quota_tenant_id,
+    CASE WHEN pools.tenant_id = asking.tenant_id THEN 0 ELSE offer.priority END AS priority
 FROM json_to_recordset(%(asking)s::json) AS asking (tenant_id text, lineage text[], ids text[])
 JOIN tenants ON tenants.id = asking.tenant_id AND tenants.deleted_at IS NULL
 JOIN pools ON pools.id = ANY (asking.ids) AND NOT pools.archived
 JOIN sites ON sites.id = pools.site_id
 LEFT JOIN LATERAL (
-    SELECT tenant_id
+    SELECT tenant_id, priority
     FROM offers
     WHERE pool_id = pools.id AND tenant_id = ANY (asking.lineage)
         AND (tenant_id = asking.tenant_id OR include_descendants)
@@ -148,6 +149,25 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS offer ON true
 WHERE pools.tenant_id = asking.tenant_id OR offer.tenant_id IS NOT NULL;
+
+-- name: priorities
+-- Of the offers by which tenants use pools, the nearest one each; of one's own pools 0. Pairs of which
+-- the tenant may not use the pool are left out.
+SELECT
+    asked.tenant_id, asked.pool_id,
+    CASE WHEN pools.tenant_id = asked.tenant_id THEN 0 ELSE offer.priority END AS priority
+FROM unnest(%(tenants)s::text[], %(pools)s::text[]) AS asked (tenant_id, pool_id)
+JOIN pools ON pools.id = asked.pool_id AND NOT pools.archived
+JOIN tenants ON tenants.id = asked.tenant_id AND tenants.deleted_at IS NULL
+LEFT JOIN LATERAL (
+    SELECT offers.priority
+    FROM offers
+    WHERE offers.pool_id = pools.id AND offers.tenant_id = ANY (tenants.ancestors)
+        AND (offers.tenant_id = asked.tenant_id OR include_descendants)
+    ORDER BY array_position(tenants.ancestors, offers.tenant_id) DESC
+    LIMIT 1
+) AS offer ON true
+WHERE pools.tenant_id = asked.tenant_id OR offer.priority IS NOT NULL;
 
 -- name: offered
 -- An archived pool has no offers.
@@ -191,6 +211,10 @@ SELECT id FROM pools WHERE id = ANY (%(ids)s) AND archived;
 -- name: changed
 -- Pools whose users or policy may have changed in transactions from one on.
 SELECT id FROM pools WHERE changed_xid >= %(since)s::text::xid8;
+
+-- name: changed_quotas
+-- Those that may have come to cover more in transactions from one on.
+SELECT tenant_id, pool_id, resource FROM quotas WHERE changed_xid >= %(since)s::text::xid8;
 
 -- name: models
 SELECT id, gpu_model FROM pools WHERE id = ANY (%(ids)s);
@@ -393,7 +417,9 @@ INSERT INTO quotas (tenant_id, pool_id, resource, max)
 SELECT %(tenant_id)s, %(pool_id)s, resource, max
 FROM unnest(%(resources)s::text[], %(limits)s::numeric[]) AS new (resource, max)
 ORDER BY resource
-ON CONFLICT (tenant_id, pool_id, resource) DO UPDATE SET max = excluded.max;
+ON CONFLICT (tenant_id, pool_id, resource) DO UPDATE SET
+    max = excluded.max,
+    changed_xid = pg_current_xact_id();
 
 -- name: quotas
 SELECT tenant_id, pool_id, resource, max, used
@@ -410,8 +436,10 @@ FOR NO KEY UPDATE OF quotas;
 
 -- name: charge
 -- Giving back is never refused; a charge is, when the limit does not cover it.
+-- Only what gives back is news to who waits for a quota.
 UPDATE quotas
-SET used = used + amount
+SET used = used + amount,
+    changed_xid = CASE WHEN amount < 0 THEN pg_current_xact_id() ELSE changed_xid END
 FROM unnest(%(tenants)s::text[], %(pools)s::text[], %(resources)s::text[], %(amounts)s::numeric[])
     AS change (tenant_id, pool_id, resource, amount)
 WHERE (quotas.tenant_id, quotas.pool_id, quotas.resource)

@@ -175,13 +175,28 @@ async def hold_record(
         if caller.tenant_id not in await hold_tenant(connection, tenant_id, field=field):
             raise no_tenant(tenant_id, field=field)
     row = await hold_own(connection, caller, pool_id)
-    return record_of({**row, "quota_tenant_id": row["tenant_id"]})
+    return record_of({**row, "quota_tenant_id": row["tenant_id"], "priority": 0})
 
 
 async def changed_pools(connection: Connection, since: str) -> list[str]:
     """Return the pools whose users or policy may have changed since a transaction id."""
     cursor = await connection.execute(QUERIES["changed"], {"since": since})
     return [row["id"] for row in await cursor.fetchall()]
+
+
+async def changed_quotas(connection: Connection, since: str) -> list[QuotaKey]:
+    """Return the quotas that may have come to cover more since a transaction id."""
+    cursor = await connection.execute(QUERIES["changed_quotas"], {"since": since})
+    return [(row["tenant_id"], row["pool_id"], row["resource"]) for row in await cursor.fetchall()]
+
+
+async def priorities(
+    connection: Connection, pairs: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], int]:
+    """Return the priority of each (tenant, pool) that may be used so: that of the nearest offer."""
+    parameters = {"tenants": [each[0] for each in pairs], "pools": [each[1] for each in pairs]}
+    cursor = await connection.execute(QUERIES["priorities"], parameters)
+    return {(row["tenant_id"], row["pool_id"]): row["priority"] for row in await cursor.fetchall()}
 
 
 async def gpu_models(connection: Connection, pool_ids: Sequence[str]) -> dict[str, str]:

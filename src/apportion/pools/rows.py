@@ -65,6 +65,7 @@ class PoolRecord:
 
     ``tenant_id`` is the owner, ``quota_tenant_id`` whose quota is charged when the caller uses it:
     the owner's, the offered tenant's, or that of a tenant above the caller that has the offer.
+    ``priority`` is that of the offer, and 0 for the owner.
     """
 
     id: str
@@ -76,6 +77,7 @@ class PoolRecord:
     sharing: str
     region: str
     policy: PoolPolicy
+    priority: int = 0
     archived: bool = False
 
     @property
@@ -103,6 +105,7 @@ def record_of(row: Row) -> PoolRecord:
         gpu_model=row["gpu_model"],
         sharing=row["sharing"],
         policy=read_stored(row["policy"]),
+        priority=row["priority"],
         archived=row["archived"],
     )
 

@@ -19,6 +19,7 @@ from apportion.pools.reading import (
     PoolUse,
     archived_pools,
     changed_pools,
+    changed_quotas,
     find_all_records,
     find_records,
     get_pool,
@@ -29,6 +30,7 @@ from apportion.pools.reading import (
     list_pools,
     load_record,
     offered_pools,
+    priorities,
 )
 from apportion.pools.rows import PoolRecord
 from apportion.pools.sites import create_site, delete_site, get_site, list_sites, update_site
@@ -50,6 +52,7 @@ __all__ = [
     "archive_pool",
     "archived_pools",
     "changed_pools",
+    "changed_quotas",
     "charge",
     "close_gates_of",
     "create_pool",
@@ -72,6 +75,7 @@ __all__ = [
     "load_record",
     "offer_pool",
     "offered_pools",
+    "priorities",
     "register_follow_up",
     "register_validator",
     "set_quota",

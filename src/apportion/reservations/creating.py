@@ -20,7 +20,8 @@ from apportion.reservations.admission import (
     request_hash,
 )
 from apportion.reservations.placer import Placer
-from apportion.reservations.plan import Decision, Placed, Refused, Waiting
+from apportion.reservations.plan import Decision, Placed
+from apportion.reservations.reasons import Refused, Waiting
 from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import DeviceRequest, ReservationCreate
 from apportion.reservations.windows import hold_to_pools, read_window

@@ -2,21 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from apportion.authority.service import SYSTEM, Caller
-from apportion.bookings import service as bookings
 from apportion.events.service import Event, append
 from apportion.placement import Ask, DeviceAsk, Expression, Selector
-from apportion.pools.service import changed_pools
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
 from apportion.reservations.ending import give_back
 from apportion.reservations.fleet import Fleet
+from apportion.reservations.line import Line
 from apportion.reservations.placer import Placer
-from apportion.reservations.plan import Gone, Placed
+from apportion.reservations.plan import Placed
+from apportion.reservations.reasons import Gone
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import find_ancestors
@@ -24,20 +24,16 @@ from apportion.tenants.service import find_ancestors
 BATCH: Final = 500
 """The most reservations that one step changes in one transaction."""
 
-_DAWN: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 class Lifecycle:
     """Level-triggered steps: each does what is due now, so the next makes up for a missed one."""
 
     def __init__(self, runtime: Runtime, fleet: Fleet, placer: Placer) -> None:
         self._runtime = runtime
-        self._fleet = fleet
         self._placer = placer
         self.hint = asyncio.Event()
         """Set when something was given back: the clock's loop need not wait for its next tick."""
-        self._tried: dict[str, tuple[int, int]] = {}
-        self._seen = "0"
+        self._line = Line(runtime, fleet)
 
     async def advance(self) -> int:
         """Bring every reservation to where the clock says; returns how many changed.
@@ -62,55 +58,25 @@ class Lifecycle:
                 return total
 
     async def retry_pending(self) -> int:
-        """Try what waits again, oldest first, where anything changed; count placed and failed.
-
-        That is: where room was given back, or where who may use the pool, or its policy, changed.
-        """
-        now = self._runtime.now()
-        # Brought up to now first: what others gave back, or the clock, is news too.
-        async with transaction(self._runtime.db) as connection:
-            # Taken first: what commits while we read is read again next time.
-            seen = await bookings.horizon(connection)
-            reopened = await changed_pools(connection, self._seen)
-            await self._fleet.sync(connection, list(self._fleet.indexes), now)
-        standings = self._fleet.standings(now)
-        stale = {pool for pool, standing in standings.items() if self._tried.get(pool) == standing}
+        """Try again what waits for something that changed, in line; count placed and failed."""
         changed = 0
-        after: tuple[datetime, str] = (_DAWN, "")
-        while found := await self._pending(after, stale - set(reopened), now):
-            after = (found[-1]["created_at"], found[-1]["id"])
-            changed += await self._try([draft_of(row) for row in found])
-        # Only now: had a try failed on the way, the next tick would have to make up for it.
-        self._tried.update(standings)
-        self._seen = seen
+        async with aclosing(self._line.due(self._runtime.now())) as pages:
+            async for page in pages:
+                changed += await self._try([draft_of(row) for row in page])
+        if self._line.is_unfinished:
+            self.hint.set()
         return changed
 
     async def _try(self, drafts: Sequence[Draft]) -> int:
-        by_tenant: dict[str, list[Draft]] = {}
-        for draft in drafts:
-            by_tenant.setdefault(draft.tenant_id, []).append(draft)
         async with transaction(self._runtime.db) as connection:
-            ancestors = await find_ancestors(connection, list(by_tenant))
-        changed = 0
-        for tenant_id, asking in by_tenant.items():
-            caller = Caller(tenant_id, SYSTEM.actor, ancestors=ancestors.get(tenant_id, ()))
-            decisions = await self._placer.place([replace(each, by=caller) for each in asking])
-            changed += sum(isinstance(each, Placed | Gone) for each in decisions.values())
-        return changed
-
-    async def _pending(
-        self, after: tuple[datetime, str], stale: set[str], now: datetime
-    ) -> list[dict[str, Any]]:
-        parameters = {
-            "after": after[0],
-            "after_id": after[1],
-            "stale": sorted(stale),
-            "now": now,
-            "limit": BATCH,
-        }
-        async with transaction(self._runtime.db) as connection:
-            cursor = await connection.execute(rows.QUERIES["pending"], parameters)
-            return await cursor.fetchall()
+            above = await find_ancestors(connection, [draft.tenant_id for draft in drafts])
+        asking = [
+            replace(each, by=Caller(each.tenant_id, SYSTEM.actor, ancestors=above[each.tenant_id]))
+            for each in drafts
+            if each.tenant_id in above
+        ]
+        decisions = await self._placer.place(asking)
+        return sum(isinstance(each, Placed | Gone) for each in decisions.values())
 
     async def _start(self, connection: Connection) -> int:
         return await self._step(connection, "due_to_start", "reservation.started", "active")

@@ -20,7 +20,8 @@ from apportion.pools.service import (
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet
-from apportion.reservations.plan import Decision, Placed, Planner, Refused
+from apportion.reservations.plan import Decision, Placed, Planner
+from apportion.reservations.reasons import Refused
 from apportion.store.connections import Connection, retrying
 from apportion.store.groups import Groups
 from apportion.store.runtime import Runtime

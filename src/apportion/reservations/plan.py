@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
 
 from apportion.bookings.service import BookingView, NewBooking, NewHostBooking
-from apportion.errors import ApportionError, QuotaExceededError
 from apportion.placement import Held, Offer, Piece, Verdict
 from apportion.placement.cost import cost
 from apportion.placement.state import HostHeld
@@ -18,11 +16,8 @@ from apportion.pools.service import (
     PoolUse,
     Quota,
     QuotaKey,
-    show_amount,
-    show_limit,
 )
 from apportion.quantities.units import to_multirange
-from apportion.quantities.windows import format_instant
 from apportion.reservations.admission import Draft
 from apportion.reservations.charging import (
     equivalents,
@@ -31,6 +26,7 @@ from apportion.reservations.charging import (
     with_equivalents,
 )
 from apportion.reservations.fleet import Fleet, micros
+from apportion.reservations.reasons import Gone, Reasons, Refused, Short, Waiting
 from apportion.reservations.schemas import State
 from apportion.reservations.slack import earliest_start, held_until
 
@@ -63,44 +59,7 @@ class Placed:
         return self.pool.quota_tenant_id, self.pool.id, resource
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A draft that found no room, and why."""
-
-    draft: Draft
-    at: datetime
-    reason: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """A draft that has waited for pools none of which takes its work any more."""
-
-    draft: Draft
-    at: datetime
-    reason: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A draft that becomes no reservation."""
-
-    draft: Draft
-    error: ApportionError
-
-
 Decision = Placed | Waiting | Gone | Refused
-
-
-@dataclass(frozen=True, slots=True)
-class _Short:
-    """A quota that does not cover what a draft asks of a pool."""
-
-    pool: PoolRecord
-    resource: str
-    amount: Decimal
-    quota: Quota | None
-    at_least: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +88,7 @@ class Planner:
     ) -> None:
         self._fleet = fleet
         self._pools = pools
-        self._archived = archived
+        self._reasons = Reasons(pools, archived, now)
         self._quotas = quotas
         self._now = now
 
@@ -141,9 +100,9 @@ class Planner:
         """Do so at the earliest start within ``first`` and ``last`` that has room in any pool."""
         usable = self._usable(draft)
         if not usable:
-            return self._gone(draft)
+            return self._reasons.gone(draft)
         if first > last:
-            return self._too_late(draft)
+            return self._reasons.too_late(draft)
         amounts = draft.amounts()
         start = first
         if first < last:
@@ -152,10 +111,10 @@ class Planner:
         window = draft.window(start)
         best: tuple[tuple[int, int], _Found] | None = None
         verdicts: dict[str, Verdict] = {}
-        short: list[_Short] = []
+        short: list[Short] = []
         for pool in usable:
             found = self._find(draft, pool, window, amounts)
-            if isinstance(found, _Short):
+            if isinstance(found, Short):
                 short.append(found)
             elif isinstance(found, Verdict):
                 verdicts[pool.id] = found
@@ -167,8 +126,8 @@ class Planner:
         if best is not None:
             return self._place(draft, best[1], window)
         if not verdicts:
-            return self._over_quota(draft, short)
-        return Waiting(draft, self._now, self._reason(draft, usable, verdicts, short))
+            return self._reasons.over_quota(draft, short)
+        return self._reasons.no_room(draft, verdicts, short)
 
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""
@@ -186,7 +145,7 @@ class Planner:
         pool: PoolRecord,
         window: tuple[datetime, datetime],
         amounts: dict[str, Decimal],
-    ) -> _Found | _Short | Verdict:
+    ) -> _Found | Short | Verdict:
         """Look for room in one pool that its quota covers.
 
         What an instance costs in equivalents only its place tells, so the quota is asked once more
@@ -294,139 +253,15 @@ class Planner:
 
     def _short(
         self, pool: PoolRecord, charges: Mapping[str, Decimal], *, exact: bool
-    ) -> _Short | None:
+    ) -> Short | None:
         """Return the first quota of a pool that does not cover its charge."""
         for resource, amount in charges.items():
             quota = self._quotas.get((pool.quota_tenant_id, pool.id, resource))
             if quota is None or not quota.covers(amount):
                 at_least = resource == EQUIVALENTS and not exact
-                return _Short(pool, resource, amount, quota, at_least)
+                return Short(pool, resource, amount, quota, at_least)
         return None
-
-    def _gone(self, draft: Draft) -> Decision:
-        """Fail what waits for pools that no longer take it; what comes in now waits with that.
-
-        The next try fails it: its tenant is told in one way, whenever the pool went.
-        """
-        archived = any(each in self._archived for each in draft.candidates)
-        message = "; ".join(self._why_gone(draft, draft.candidates))
-        if draft.waiting:
-            reason = {"code": "PoolGone", "message": message, "pools": list(draft.candidates)}
-            return Gone(draft, self._now, {**reason, "last": draft.reason})
-        reason = {"code": "pool_archived"} if archived else {"code": "pool_withdrawn"}
-        return Waiting(
-            draft,
-            self._now,
-            {
-                **reason,
-                "message": message,
-                "hint": "it fails with PoolGone at its next try; ask for another pool",
-                "since": self._since(draft),
-                "gone": list(draft.candidates),
-            },
-        )
-
-    def _too_late(self, draft: Draft) -> Decision:
-        """Let the clock fail what could be placed, but would not be over in time any more."""
-        message = "it can no longer be over in time"
-        reason = {"code": "too_late", "message": message, "since": self._since(draft)}
-        return Waiting(draft, self._now, reason)
-
-    def _why_gone(self, draft: Draft, pool_ids: Sequence[str]) -> list[str]:
-        """Say of each of these candidates why it takes no work of the tenant."""
-        named = "the pool" if len(draft.candidates) == 1 else "{}"
-        return [
-            f"{named.format(each)} is "
-            + ("archived" if each in self._archived else "no longer offered to this tenant")
-            for each in pool_ids
-        ]
-
-    def _over_quota(self, draft: Draft, short: Sequence[_Short]) -> Decision:
-        first = short[0]
-        pool, resource = first.pool, first.resource
-        asked = ("at least " if first.at_least else "") + str(show_amount(resource, first.amount))
-        message = f"asks for {asked} {resource} of {pool.id}, and there is {_left(first)}"
-        if draft.waiting:
-            gone = self._gone_among(draft)
-            reason = {
-                "code": "quota_exceeded",
-                "message": "; ".join([message, *self._why_gone(draft, gone)]),
-                "quota": _shorts(short),
-                "since": self._since(draft),
-                **({"gone": gone} if gone else {}),
-            }
-            return Waiting(draft, self._now, reason)
-        limit = None if first.quota is None else first.quota.max
-        used = Decimal(0) if first.quota is None else first.quota.used
-        error = QuotaExceededError(
-            message,
-            hint=_who_raises(draft, pool, resource),
-            details={
-                "pool_id": pool.id,
-                "tenant_id": pool.quota_tenant_id,
-                "resource": resource,
-                "asked": asked,
-                "max": None if limit is None else str(show_amount(resource, limit)),
-                "used": str(show_amount(resource, used)),
-            },
-        )
-        return Refused(draft, error)
 
     def _usable(self, draft: Draft) -> list[PoolRecord]:
         found = (self._pools.get((draft.tenant_id, each)) for each in draft.candidates)
         return [pool for pool in found if pool is not None]
-
-    def _gone_among(self, draft: Draft) -> list[str]:
-        tenant = draft.tenant_id
-        return [each for each in draft.candidates if (tenant, each) not in self._pools]
-
-    def _since(self, draft: Draft) -> object:
-        return draft.reason.get("since") if draft.waiting else format_instant(self._now)
-
-    def _reason(
-        self,
-        draft: Draft,
-        usable: Sequence[PoolRecord],
-        verdicts: Mapping[str, Verdict],
-        short: Sequence[_Short],
-    ) -> dict[str, Any]:
-        names = {pool.id: pool.name for pool in usable}
-        counts: dict[str, int] = {}
-        for verdict in verdicts.values():
-            for reason in verdict.reasons:
-                counts[reason.code] = counts.get(reason.code, 0) + reason.count
-        nodes = sum(verdict.nodes for verdict in verdicts.values())
-        first = max(verdicts.values(), key=lambda verdict: verdict.nodes)
-        gone = self._gone_among(draft)
-        return {
-            "code": first.code,
-            "message": "; ".join(
-                [
-                    *(f"{names[each]}: {v.message}" for each, v in verdicts.items()),
-                    *(f"{each.pool.name}: too little quota of {each.resource}" for each in short),
-                    *self._why_gone(draft, gone),
-                ]
-            ),
-            "hint": first.hint,
-            "since": self._since(draft),
-            "nodes": nodes,
-            "reasons": [{"code": code, "count": count} for code, count in counts.items()],
-            **({"quota": _shorts(short)} if short else {}),
-            **({"gone": gone} if gone else {}),
-        }
-
-
-def _shorts(short: Sequence[_Short]) -> list[dict[str, str]]:
-    return [{"pool_id": each.pool.id, "resource": each.resource} for each in short]
-
-
-def _left(short: _Short) -> str:
-    if short.quota is None:
-        return "no quota row, which grants 0"
-    return f"{show_limit(short.resource, short.quota.left)} left"
-
-
-def _who_raises(draft: Draft, pool: PoolRecord, resource: str) -> str:
-    if pool.tenant_id == draft.tenant_id:
-        return f"Set one: `apportion quota set {pool.id} {resource} LIMIT`"
-    return f"The pool's owner sets the quota of {pool.quota_tenant_id} on it"

@@ -3,20 +3,21 @@ INSERT INTO reservations (
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
     asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
-    series_id, priority, updated_at
+    series_id, priority, waits_for, fails_at, updated_at
 )
 SELECT
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
     asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
-    series_id, priority, updated_at
+    series_id, priority, waits_for,
+    least(pending_until, coalesce(end_before - duration, asked_start)), updated_at
 FROM json_to_recordset(%(rows)s::json) AS new (
     id text, tenant_id text, caller text, name text, pool_id text, candidates text[], state text,
     reason jsonb, devices jsonb, vcpu_milli bigint, memory_mib bigint, asked_start timestamptz,
     asked_end timestamptz, duration interval, starts_at timestamptz, ends_at timestamptz,
     pending_until timestamptz, charges jsonb, charged_tenant_id text,
     request_hash bytea, created_at timestamptz, placement jsonb, members integer,
-    end_before timestamptz, open_ended boolean, series_id text, priority integer,
+    end_before timestamptz, open_ended boolean, series_id text, priority integer, waits_for text[],
     updated_at timestamptz
 );
 
@@ -53,10 +54,40 @@ FROM unnest(
 WHERE reservations.id = new.id;
 
 -- name: keep_pending
+-- It waits anew: what changed while that was decided is looked at once more.
 UPDATE reservations
-SET reason = new.reason, updated_at = %(now)s
-FROM unnest(%(ids)s::text[], %(reasons)s::jsonb[]) AS new (id, reason)
+SET reason = new.reason,
+    waits_for = new.waits_for,
+    waits_xid = pg_current_xact_id(),
+    updated_at = %(now)s
+FROM json_to_recordset(%(rows)s::json) AS new (id text, reason jsonb, waits_for text[])
 WHERE reservations.id = new.id;
+
+-- name: note_reasons
+INSERT INTO reservation_reasons (reservation_id, tenant_id, since, reason)
+SELECT id, tenant_id, %(now)s, reason
+FROM json_to_recordset(%(rows)s::json) AS new (id text, tenant_id text, reason jsonb)
+ON CONFLICT (reservation_id, since) DO UPDATE SET reason = excluded.reason;
+
+-- name: forget_reasons
+-- The first one stays, and the last ones.
+DELETE FROM reservation_reasons
+USING (
+    SELECT reservation_id, since,
+        row_number() OVER (PARTITION BY reservation_id ORDER BY since) AS number,
+        row_number() OVER (PARTITION BY reservation_id ORDER BY since DESC) AS back
+    FROM reservation_reasons
+    WHERE reservation_id = ANY (%(ids)s)
+) AS old
+WHERE (reservation_reasons.reservation_id, reservation_reasons.since)
+        = (old.reservation_id, old.since)
+    AND old.number > 1 AND old.back >= %(most)s;
+
+-- name: reasons
+SELECT since, reason
+FROM reservation_reasons
+WHERE reservation_id = %(id)s
+ORDER BY since;
 
 -- name: fail_pending
 UPDATE reservations
@@ -111,22 +142,49 @@ WHERE pool_id = %(pool_id)s
     AND charged_tenant_id = %(tenant_id)s
     AND state IN ('placed', 'active', 'ending');
 
--- name: pending
--- Those that may be placed now: what has waited too long is about to fail, and where nothing was given
--- back nobody finds room. A quota that was raised leaves no trace in the pictures, so what waits for
--- one is always among them; and so is what came in just after its pools had gone.
+-- name: line
+-- Who waits from a place in the line on, and for what changed. Who waited too long is about to fail.
 SELECT *
 FROM reservations
-WHERE state = 'pending' AND (created_at, id) > (%(after)s::timestamptz, %(after_id)s)
+WHERE state = 'pending'
+    AND priority <= %(priority)s
+    AND (priority < %(priority)s OR (created_at, id) > (%(created)s, %(after)s))
     AND pending_until > %(now)s
     AND coalesce(end_before - duration, asked_start, %(now)s) >= %(now)s
     AND (
-        reason ? 'quota'
-        OR reason ->> 'code' IN ('pool_archived', 'pool_withdrawn')
-        OR NOT candidates <@ %(stale)s::text[]
+        waits_for && %(topics)s::text[]
+        OR candidates && %(pools)s::text[]
+        OR waits_xid >= %(since)s::text::xid8
     )
-ORDER BY created_at, id
+ORDER BY priority DESC, created_at, id
 LIMIT %(limit)s;
+
+-- name: began_waiting
+-- In the order of the index: where there are none, no row is read, whatever the statistics say.
+SELECT 1
+FROM reservations
+WHERE state = 'pending' AND waits_xid >= %(since)s::text::xid8
+ORDER BY waits_xid
+LIMIT 1;
+
+-- name: asked_of
+SELECT DISTINCT tenant_id, candidates
+FROM reservations
+WHERE state = 'pending' AND candidates && %(pools)s::text[];
+
+-- name: reprioritize
+UPDATE reservations
+SET priority = changed.priority
+FROM (
+    SELECT reservations.id, new.priority
+    FROM json_to_recordset(%(rows)s::json)
+        AS new (tenant_id text, candidates text[], priority integer)
+    JOIN reservations USING (tenant_id, candidates)
+    WHERE state = 'pending' AND reservations.priority <> new.priority
+    ORDER BY reservations.id
+    FOR NO KEY UPDATE OF reservations
+) AS changed
+WHERE reservations.id = changed.id AND state = 'pending';
 
 -- name: due_to_start
 UPDATE reservations
@@ -172,7 +230,7 @@ SET state = 'failed',
     updated_at = %(now)s
 WHERE id IN (
     SELECT id FROM reservations
-    WHERE state = 'pending' AND (
+    WHERE state = 'pending' AND fails_at <= %(now)s AND (
         pending_until <= %(now)s OR coalesce(end_before - duration, asked_start) < %(now)s
     )
     ORDER BY created_at, id

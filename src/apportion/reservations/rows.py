@@ -12,7 +12,8 @@ from apportion.events.service import Event, append_all
 from apportion.pools.schemas import Quantity, QuotaResource
 from apportion.pools.service import show_amount
 from apportion.quantities.windows import format_instant
-from apportion.reservations.plan import Decision, Gone, Placed, Waiting
+from apportion.reservations.plan import Decision, Placed
+from apportion.reservations.reasons import Gone, Waiting
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import guards, register
@@ -20,6 +21,8 @@ from apportion.store.sql import load
 
 QUERIES: Final = load("apportion.reservations")
 
+REASONS_KEPT: Final = 100
+"""The most rows of one reservation's story: the first, and the last ones."""
 _WAITED: Final = {"state": "pending"}
 
 register(
@@ -37,6 +40,7 @@ register(
         "reservations_slack_has_length",
         "reservations_members_counted",
         "reservations_placement_is_object",
+        "reservations_waiting_ends",
         "reservation_reasons_reservation_fkey",
         "reservation_reasons_coded",
     )
@@ -49,6 +53,12 @@ async def lock_pending(connection: Connection, ids: Collection[str]) -> set[str]
         return set()
     cursor = await connection.execute(QUERIES["lock_pending"], {"ids": sorted(ids)})
     return {row["id"] for row in await cursor.fetchall()}
+
+
+async def began_waiting(connection: Connection, since: str) -> bool:
+    """Tell whether any that still wait may have begun to, or for something else, since then."""
+    cursor = await connection.execute(QUERIES["began_waiting"], {"since": since})
+    return await cursor.fetchone() is not None
 
 
 async def existing(connection: Connection, ids: Collection[str]) -> set[str]:
@@ -90,6 +100,7 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
             },
         )
     await _keep_reasons(connection, waiting, now)
+    await _note_reasons(connection, waiting, now)
     if gone:
         await connection.execute(
             QUERIES["fail_pending"],
@@ -103,27 +114,27 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
 
 async def _keep_reasons(connection: Connection, waiting: Sequence[Waiting], now: datetime) -> None:
     still = [
-        each
+        {"id": each.draft.id, "reason": each.reason, "waits_for": each.waits_for}
         for each in waiting
-        if each.draft.waiting and _codes(each.reason) != _codes(each.draft.reason)
+        if each.draft.waiting and each.is_news
     ]
     if still:
-        await connection.execute(
-            QUERIES["keep_pending"],
-            {
-                "ids": [each.draft.id for each in still],
-                "reasons": [Jsonb(each.reason) for each in still],
-                "now": now,
-            },
-        )
+        await connection.execute(QUERIES["keep_pending"], {"rows": as_rows(still), "now": now})
 
 
-def _codes(reason: Mapping[str, Any]) -> list[str]:
-    """Return what a reason says but for its counts: those change with every booking of others."""
-    codes = [each["code"] for each in reason.get("reasons", ())]
-    # What waits for a quota, and only that, is tried again when nothing was given back.
-    short = [f"{each['pool_id']} {each['resource']}" for each in reason.get("quota", ())]
-    return [reason["code"], *codes, *short, *reason.get("gone", ())]
+async def _note_reasons(connection: Connection, waiting: Sequence[Waiting], now: datetime) -> None:
+    """Keep the story: a row whenever the codes change, not the counts, which always do."""
+    told = [each for each in waiting if each.is_news]
+    if not told:
+        return
+    noted = [
+        {"id": each.draft.id, "tenant_id": each.draft.tenant_id, "reason": each.reason}
+        for each in told
+    ]
+    await connection.execute(QUERIES["note_reasons"], {"rows": as_rows(noted), "now": now})
+    long = [each.draft.id for each in told if each.reason["changes"] >= REASONS_KEPT]
+    if long:
+        await connection.execute(QUERIES["forget_reasons"], {"ids": long, "most": REASONS_KEPT})
 
 
 async def tell(connection: Connection, now: datetime, kept: Sequence[Decision]) -> None:
@@ -224,6 +235,7 @@ def row_of(decision: Placed | Waiting) -> dict[str, Any]:
         "open_ended": draft.open_ended,
         "series_id": draft.series_id,
         "priority": draft.priority,
+        "waits_for": decision.waits_for if isinstance(decision, Waiting) else (),
     }
 
 

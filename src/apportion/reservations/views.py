@@ -8,7 +8,8 @@ from apportion.bookings import service as bookings
 from apportion.bookings.service import BookingView
 from apportion.quantities.shares import exact_text
 from apportion.reservations import rows
-from apportion.reservations.plan import Placed, Waiting
+from apportion.reservations.plan import Placed
+from apportion.reservations.reasons import Waiting
 from apportion.reservations.schemas import BookingOut, HostOut, PlacementSpec, ReservationView
 from apportion.store.connections import Connection
 

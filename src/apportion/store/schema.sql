@@ -178,12 +178,14 @@ CREATE INDEX offers_by_tenant ON offers (tenant_id, pool_id);
 -- max NULL is unlimited; a missing row grants nothing. used may exceed max only after max was lowered,
 -- which is why that is no constraint: the charging statement refuses instead. gpuEquivalents are counted
 -- in fine units of which 442720643463713815200 make a GPU, so that every share is a whole number.
+-- changed_xid is the last time that it could have come to cover more.
 CREATE TABLE quotas (
     tenant_id text NOT NULL,
     pool_id text NOT NULL,
     resource text NOT NULL,
     max numeric,
     used numeric NOT NULL DEFAULT 0,
+    changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     CONSTRAINT quotas_pkey PRIMARY KEY (tenant_id, pool_id, resource),
     CONSTRAINT quotas_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT quotas_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
@@ -200,6 +202,7 @@ CREATE TABLE quotas (
     CONSTRAINT quotas_used_not_negative CHECK (used >= 0)
 );
 CREATE INDEX quotas_by_pool ON quotas (pool_id, tenant_id, resource);
+CREATE INDEX quotas_changed ON quotas (changed_xid);
 
 -- tenant_id is the machine's owner; controller says who runs what is on it.
 CREATE TABLE nodes (
@@ -377,6 +380,9 @@ CREATE TABLE reservations (
     series_id text,
     priority integer NOT NULL DEFAULT 0,
     end_told timestamptz,
+    waits_for text[] NOT NULL DEFAULT '{}',
+    waits_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    fails_at timestamptz,
     CONSTRAINT reservations_pkey PRIMARY KEY (id),
     CONSTRAINT reservations_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT reservations_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
@@ -402,6 +408,7 @@ CREATE TABLE reservations (
     ),
     CONSTRAINT reservations_members_counted CHECK (members BETWEEN 1 AND 64),
     CONSTRAINT reservations_placement_is_object CHECK (jsonb_typeof(placement) = 'object'),
+    CONSTRAINT reservations_waiting_ends CHECK (state <> 'pending' OR fails_at IS NOT NULL),
     CONSTRAINT reservations_asks_for_something CHECK (
         jsonb_array_length(devices) > 0 OR vcpu_milli > 0 OR memory_mib > 0
     ),
@@ -418,8 +425,10 @@ CREATE INDEX reservations_failed ON reservations (tenant_id, created_at, id)
     WHERE state = 'failed';
 CREATE INDEX reservations_pending ON reservations (priority DESC, created_at, id)
     WHERE state = 'pending';
+CREATE INDEX reservations_waiting ON reservations (waits_xid) WHERE state = 'pending';
 CREATE INDEX reservations_by_series ON reservations (tenant_id, series_id, created_at, id)
     WHERE series_id IS NOT NULL;
+CREATE INDEX reservations_to_fail ON reservations (fails_at) WHERE state = 'pending';
 CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
 CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');
 CREATE INDEX reservations_live_by_pool ON reservations (pool_id, charged_tenant_id, id)
