@@ -37,6 +37,8 @@ GOOD = {
     "set_quota": {"pool_id": "p", "resource": "gpu", "max": 1},
     "create_reservation": {"pool_id": "p", "duration": "1h"},
     "create_reservations": {"reservations": [{"pool_id": "p", "duration": "1h"}]},
+    "find_earliest": {"pool_id": "p", "duration": "1h"},
+    "find_free_windows": {"pool_id": "p", "duration": "1h"},
     "update_reservation": {},
 }
 # A value of a kind that no field of ours takes, for each kind that one may take.

@@ -56,6 +56,8 @@ BODIES = {
             {"pool_id": "{pool_id}", "devices": [{"class": "gpu"}], "duration": "1h"},
         ]
     },
+    "find_earliest": {"pool_id": "{pool_id}", "devices": [{"class": "gpu"}], "duration": "1h"},
+    "find_free_windows": {"pool_id": "{pool_id}", "devices": [{"class": "gpu"}], "duration": "1h"},
     "update_reservation": {"duration": "2h"},
     "create_webhook": {"name": "w", "url": "https://93.184.215.14/hook"},
     "update_webhook": {"version": 1, "enabled": False},

@@ -60,3 +60,25 @@ def test_a_length_with_slack_is_placed_where_it_fits_and_waits_only_where_it_nev
     ]:
         said = cli(*words, *wrong)
         assert (said.code, said.err.splitlines()[0].partition(": ")[2][: len(flag)]) == (2, flag)
+
+
+def test_when_it_could_start_is_told_and_drawn(cli, server):
+    pool = server.pool("H100", "exclusive", ())
+    ask = ("--pool", pool.name, "--gpus", "1", "--for", "2h")
+    for line in (line.strip() for line in GUIDE.splitlines()):
+        if line.startswith(("apportion reservation earliest", "apportion reservation free")):
+            assert cli(*line.replace("notebooks", pool.name).split()[1:]).code == 0
+    said = cli("reservation", "earliest", *ask)
+    assert "could start now on" in said.out
+    assert "nothing is booked behind it" in said.out
+    cli("reserve", *ask)
+    held = cli("reservation", "list", "--pool", pool.name, "-o", "json").data["items"][0]
+    said = cli("reservation", "earliest", *ask, "-o", "json")
+    [found] = said.data["pools"]
+    assert (found["window"]["start"], found["window"]["until"]) == (held["end"], None)
+    said = cli("reservation", "free-windows", *ask, "-k", "3")
+    assert (said.code, said.out.count("├"), said.out.count(" in ")) == (0, 1, 1)
+    said = cli("reservation", "earliest", "--pool", pool.name, "--gpus", "2", "--for", "2h")
+    assert (said.code, "larger_than_any_node" in said.out) == (1, True)
+    said = cli("reservation", "free-windows", *ask, "-k", "51")
+    assert (said.code, "-k: " in said.err) == (2, True)

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Final
 from apportion.cli.confirming import add_yes_argument, is_confirmed
 from apportion.cli.connection import PoolNames, add_server_arguments, connect, find_pool, naming
 from apportion.cli.listing import add_list_arguments, data_of, print_list
+from apportion.cli.outlook import (
+    add_earliest_arguments,
+    add_free_windows_arguments,
+    run_earliest,
+    run_free_windows,
+)
 from apportion.cli.output import print_data
 from apportion.cli.reservation_text import device_text, reservation_lines
 from apportion.cli.times import both_zones, read_time, short_time
@@ -27,15 +33,19 @@ examples:
   apportion reservation list --state pending --state active
   apportion reservation list --pool notebooks --all -o json
   apportion reservation show res_01k...
+  apportion reservation earliest --pool notebooks --gpus 2 --for 4h
+  apportion reservation free-windows --pool notebooks --mig 3g.40gb --for 2h -k 10
   apportion reservation update res_01k... --for 8h
   apportion reservation update res_01k... --until 2026-12-01T18:00
   apportion reservation release res_01k... --yes"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `list`, `show`, `update` and `release`."""
+    """Add what can be done with what is reserved, or could be."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|show|update|release")
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="list|show|earliest|free-windows|update|release"
+    )
     listing = verbs.add_parser("list", help="list reservations, newest first", epilog=_EXAMPLES)
     listing.add_argument(
         "--state", choices=STATES, action="append", help="only in this state (again for more)"
@@ -47,6 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = verbs.add_parser("show", help="show one: why, when, where", epilog=_EXAMPLES)
     show.add_argument("id", metavar="ID", help="its id")
     add_server_arguments(show)
+    earliest = verbs.add_parser(
+        "earliest", help="show when an ask could start; nothing is held", epilog=_EXAMPLES
+    )
+    add_earliest_arguments(earliest)
+    windows = verbs.add_parser(
+        "free-windows", help="show the next windows with room for an ask", epilog=_EXAMPLES
+    )
+    add_free_windows_arguments(windows)
     update = verbs.add_parser("update", help="let it end later or sooner", epilog=_EXAMPLES)
     update.add_argument("id", metavar="ID", help="its id")
     end = update.add_mutually_exclusive_group(required=True)
@@ -66,6 +84,10 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         if args.verb == "list":
             return _list(args, client)
+        if args.verb == "earliest":
+            return run_earliest(args, client)
+        if args.verb == "free-windows":
+            return run_free_windows(args, client)
         act = {"show": _show, "update": _update, "release": _release}[args.verb]
         with naming({"reservation_id": "ID", "duration": "--for", "end": _end_flag(args)}):
             return act(args, client)

@@ -69,6 +69,13 @@ exit codes: 0 placed; 1 pending (the reason is printed, and it is tried again) o
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.epilog = _EXAMPLES
+    add_request_arguments(parser)
+    parser.add_argument("--name", help="what it is for")
+    parser.add_argument("--key", help="idempotency key: the same one never reserves twice")
+
+
+def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every ask is made of: pools, pieces, a window, host resources, a place."""
     parser.add_argument(
         "--pool",
         required=True,
@@ -82,35 +89,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     host.add_argument("--vcpu", metavar="N", help="virtual CPUs: 8, 0.5, 250m")
     host.add_argument("--host-memory-gib", metavar="N", help="host memory in GiB: 64, 0.5")
     _add_place(parser)
-    parser.add_argument("--name", help="what it is for")
-    parser.add_argument("--key", help="idempotency key: the same one never reserves twice")
     add_server_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, reserve, print: 0 when placed, 1 when it waits or is refused."""
+    with connect(args) as client:
+        body, plan = asked(args, client)
+        with naming(request_flags(args)):
+            view = client.create_reservation({**body, "idempotency_key": args.key})
+        _print(args, client, view, plan)
+    return 1 if view.state in ("pending", "failed") else 0
+
+
+def asked(args: argparse.Namespace, client: "Client") -> tuple[Mapping[str, object], Plan | None]:
+    """Read the flags as the body of a request, and how its pieces are met if any were asked for."""
     ask = _ask(args)
     window = asked_window(args)
     selector = () if args.select is None else parse_selector(args.select, field="--select")
-    with connect(args) as client:
-        pools = [find_pool(client, text, field="--pool") for text in _names(args.pool)]
-        plan = None if ask is None else plan_in_pools(client, ask, pools, field=_flag(args))
-        devices = []
-        if plan is not None:
-            devices = [device_request(plan, count=args.count or 1, selector=selector)]
-        body = {
-            "name": args.name,
-            "pool_ids": [pool.id for pool in pools],
-            "devices": devices,
-            "resources": {"vcpu": args.vcpu or 0, "memoryGiB": args.host_memory_gib or 0},
-            "placement": _placement(args),
-            "idempotency_key": args.key,
-            **window,
-        }
-        with naming({**_FLAGS, "start": start_flag(args), **_ask_flags(args)}):
-            view = client.create_reservation(body)
-        _print(args, client, view, plan)
-    return 1 if view.state in ("pending", "failed") else 0
+    pools = [find_pool(client, text, field="--pool") for text in _names(args.pool)]
+    plan = None if ask is None else plan_in_pools(client, ask, pools, field=_flag(args))
+    devices = []
+    if plan is not None:
+        devices = [device_request(plan, count=args.count or 1, selector=selector)]
+    body = {
+        "name": args.name,
+        "pool_ids": [pool.id for pool in pools],
+        "devices": devices,
+        "resources": {"vcpu": args.vcpu or 0, "memoryGiB": args.host_memory_gib or 0},
+        "placement": _placement(args),
+        **window,
+    }
+    return body, plan
+
+
+def request_flags(args: argparse.Namespace) -> Mapping[str, str]:
+    """Return by which flags the fields of a request came in."""
+    return {**_FLAGS, "start": start_flag(args), **_ask_flags(args)}
 
 
 def _add_ask(parser: argparse.ArgumentParser) -> None:

@@ -57,6 +57,31 @@ def window_lines(start: datetime, end: datetime, now: datetime, *, boxes: bool) 
     ]
 
 
+def lane(
+    start: datetime,
+    end: datetime,
+    span: tuple[datetime, datetime],
+    *,
+    until: datetime | None,
+    boxes: bool,
+) -> str:
+    """Draw a window on the line of a longer span, and how far it could go on: to the end if None.
+
+    Several of one span stand one below the other.
+    """
+    opening, closing, further, held, _, outside = _BOXES if boxes else _ASCII
+    low, high = span
+    first, last, stop = (
+        (instant - low) * (_WIDTH - 1) // (high - low) for instant in (start, end, until or high)
+    )
+    cells = [
+        outside if not first <= at <= stop else held if at <= last else further
+        for at in range(_WIDTH)
+    ]
+    cells[first], cells[last] = opening, closing
+    return "".join(cells)
+
+
 def can_draw_windows(stream: TextIO | None = None) -> bool:
     """Tell whether a stream's encoding holds the characters of a window's line."""
     target = sys.stdout if stream is None else stream

@@ -48,6 +48,8 @@ RIGHTS: Final[Mapping[str, str]] = {
     "explain_quota": "compute:quotas:read",
     "create_reservation": "compute:reservations:create",
     "create_reservations": "compute:reservations:create",
+    "find_earliest": "compute:reservations:create",
+    "find_free_windows": "compute:reservations:create",
     "list_reservations": "compute:reservations:read",
     "get_reservation": "compute:reservations:read",
     "update_reservation": "compute:reservations:update",

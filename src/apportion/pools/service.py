@@ -13,6 +13,7 @@ from apportion.pools.quotas import (
     find_quota,
     get_quota,
     list_quotas,
+    read_quotas,
     set_quota,
 )
 from apportion.pools.reading import (
@@ -76,6 +77,7 @@ __all__ = [
     "offer_pool",
     "offered_pools",
     "priorities",
+    "read_quotas",
     "register_follow_up",
     "register_validator",
     "set_quota",

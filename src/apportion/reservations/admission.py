@@ -19,6 +19,7 @@ from apportion.reservations.schemas import (
     DeviceRequest,
     MatchExpression,
     Quantity,
+    ReservationAsk,
     ReservationCreate,
 )
 
@@ -92,7 +93,7 @@ class Draft:
         return amounts
 
 
-def candidates(request: ReservationCreate) -> list[str]:
+def candidates(request: ReservationAsk) -> list[str]:
     """Return the pools that the request names."""
     if (request.pool_id is None) == (request.pool_ids is None):
         raise InvalidInputError("give either pool_id or pool_ids", field="pool_id")
@@ -113,7 +114,7 @@ def request_hash(request: ReservationCreate) -> bytes:
     return hashlib.sha256(body.encode()).digest()
 
 
-def admit(request: ReservationCreate, pools: Sequence[PoolRecord]) -> Ask:
+def admit(request: ReservationAsk, pools: Sequence[PoolRecord]) -> Ask:
     """Check every device against every candidate pool's mode, and read the amounts.
 
     Raises InvalidInputError; the message of a device begins with its index: ``devices[0]: …``.

@@ -15,7 +15,11 @@ from apportion.errors import ApportionError, InvalidInputError
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations import explain
 from apportion.reservations.schemas import (
+    FreeWindows,
+    FreeWindowsAsk,
+    Outlook,
     QuotaExplained,
+    ReservationAsk,
     ReservationCreate,
     ReservationUpdate,
     ReservationView,
@@ -89,6 +93,26 @@ async def create_reservations(
             for each in outcomes
         ]
     )
+
+
+@router.post(
+    "/v1/reservations/earliest",
+    summary="When an ask could start in each pool, or why never; nothing is held",
+)
+async def find_earliest(
+    reservations: TheReservations, caller: TheCaller, request: ReservationAsk
+) -> Outlook:
+    return await reservations.find_earliest(caller, request)
+
+
+@router.post(
+    "/v1/reservations/free-windows",
+    summary="The next windows in which an ask has room; nothing is held",
+)
+async def find_free_windows(
+    reservations: TheReservations, caller: TheCaller, request: FreeWindowsAsk
+) -> FreeWindows:
+    return await reservations.find_free_windows(caller, request)
 
 
 @router.get("/v1/reservations", summary="List reservations, newest first")

@@ -4,27 +4,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from apportion.authority.service import Caller
 from apportion.errors import ApportionError, ConflictError, QuotaExceededError
-from apportion.placement import DeviceAsk
 from apportion.pools.service import PoolRecord, find_all_records
 from apportion.quantities.ids import derive_id
 from apportion.reservations import rows
-from apportion.reservations.admission import (
-    Draft,
-    admit,
-    attributes_of,
-    candidates,
-    request_hash,
-)
+from apportion.reservations.admission import Draft, request_hash
+from apportion.reservations.drafting import Identity, admitted, named_pools
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Refused, Waiting
 from apportion.reservations.rights import Rights
-from apportion.reservations.schemas import DeviceRequest, ReservationCreate
-from apportion.reservations.windows import hold_to_pools, read_window
+from apportion.reservations.schemas import ReservationCreate
 from apportion.store.connections import transaction
 from apportion.store.groups import READ_MAX, Groups
 from apportion.store.runtime import Runtime
@@ -70,7 +62,7 @@ class Creating:
         keyed: Collection[str],
     ) -> list[Made | ApportionError]:
         hashes = [request_hash(request) for request in requests]
-        pool_ids = sorted({pool for each in requests for pool in _named(each)})
+        pool_ids = sorted({pool for each in requests for pool in named_pools(each)})
         pools = await self._records.ask(None, (caller, pool_ids))
         drafts: dict[str, Draft] = {}
         refused: dict[int, ApportionError] = {}
@@ -79,7 +71,9 @@ class Creating:
             if ids[at] in drafts:
                 continue
             try:
-                drafts[ids[at]] = self._draft(caller, request, rights, ids[at], hashes[at])
+                identity = Identity(ids[at], hashes[at])
+                now = self._runtime.now()
+                drafts[ids[at]] = admitted(caller, request, rights, identity, now)
             except ApportionError as error:
                 refused[at] = error
         decided = await self._place_once(list(drafts.values()))
@@ -144,42 +138,6 @@ class Creating:
             return self._runtime.new_id("res")
         return derive_id("res", caller.tenant_id, caller.actor, key)
 
-    def _draft(
-        self,
-        caller: Caller,
-        request: ReservationCreate,
-        rights: Rights,
-        own_id: str,
-        own_hash: bytes,
-    ) -> Draft:
-        named = candidates(request)
-        records = rights.find(named)
-        now = self._runtime.now()
-        ask = admit(request, records)
-        window = read_window(request, now)
-        rights.check(records, attributes_of(ask, window.length(now)))
-        window = hold_to_pools(window, records, request, now)
-        return Draft(
-            id=own_id,
-            by=caller,
-            caller=caller.actor,
-            name=request.name,
-            candidates=tuple(named),
-            ask=ask,
-            devices=[
-                _stored(device, parsed)
-                for device, parsed in zip(request.devices, ask.devices, strict=True)
-            ],
-            placement=request.placement.model_dump(exclude_defaults=True),
-            asked_start=window.start,
-            asked_end=window.end,
-            duration=window.duration,
-            end_before=window.end_before,
-            pending_until=now + max(pool.policy.max_pending for pool in records),
-            request_hash=own_hash,
-            created_at=now,
-        )
-
     async def _hashes(self, reservation_ids: Sequence[str]) -> dict[str, bytes]:
         if not reservation_ids:
             return {}
@@ -199,24 +157,3 @@ def _answer(
         field="idempotency_key",
         details={"reservation_id": reservation_id},
     )
-
-
-def _stored(device: DeviceRequest, ask: DeviceAsk) -> dict[str, Any]:
-    """Write a device request as it is kept: amounts as given, selector values as they were read."""
-    expressions = [
-        {"key": each.key, "op": each.op, "values": list(each.values)}
-        for each in ask.selector.expressions
-    ]
-    return {
-        "class": ask.cls,
-        "count": ask.count,
-        "units": ask.units,
-        **({"sharing": device.sharing} if device.sharing else {}),
-        **({"selector": {"matchExpressions": expressions}} if expressions else {}),
-    }
-
-
-def _named(request: ReservationCreate) -> list[str]:
-    if request.pool_id is not None:
-        return [request.pool_id]
-    return request.pool_ids or []

@@ -18,6 +18,8 @@ PIECES_MAX = 64
 """The most pieces of one device request."""
 DEVICES_MAX = 8
 """The most device requests of one reservation."""
+WINDOWS_MAX = 50
+"""The most free windows of one answer."""
 POOLS_MAX = 32
 """The most candidate pools of one reservation."""
 
@@ -84,7 +86,7 @@ class PlacementSpec(Schema):
     ] = False
 
 
-class ReservationCreate(Schema):
+class ReservationAsk(Schema):
     """An ask. Give ``pool_id``, or ``pool_ids`` to let the tightest fit among several decide.
 
     The window is ``duration`` from now or from ``start``, or ``start`` to ``end``; or, with
@@ -103,7 +105,18 @@ class ReservationCreate(Schema):
     start: Timestamp | None = None
     end: Timestamp | None = None
     end_before: Timestamp | None = None
+
+
+class ReservationCreate(ReservationAsk):
+    """An ask to be placed; the same key never places it twice."""
+
     idempotency_key: IdempotencyKey | None = None
+
+
+class FreeWindowsAsk(ReservationAsk):
+    """An ask, and how many windows with room for it to tell of."""
+
+    k: Annotated[int, Field(strict=True, ge=1, le=WINDOWS_MAX)] = 5
 
 
 class ReservationUpdate(Schema):
@@ -167,6 +180,67 @@ class ReservationView(View):
     charged_tenant_id: str | None
     charges: dict[QuotaResource, Amount]
     bookings: list[BookingOut]
+
+
+class GpuRoom(View):
+    """Units of a GPU that are free in a window.
+
+    From ``free_from`` on nobody else has anything of it; null where one has it without an end.
+    """
+
+    gpu_id: str
+    device: int
+    class_: AtomClass = Field(alias="class")
+    units: str
+    free_from: AwareDatetime | None
+
+
+class FreeWindow(View):
+    """A window in which an ask has room, and where; nothing is held.
+
+    It could last until ``until``: null where nothing is booked behind it.
+    """
+
+    pool_id: str
+    start: AwareDatetime
+    end: AwareDatetime
+    until: AwareDatetime | None
+    node: str
+    gpus: list[GpuRoom]
+
+
+class QuotaShort(View):
+    """A quota that does not cover the ask now: what it asks for at least, and what is left."""
+
+    tenant_id: str
+    resource: QuotaResource
+    asked: Amount
+    left: Amount
+
+
+class PoolOutlook(View):
+    """When an ask could start in a pool, or the reason why it never could.
+
+    ``quota`` is a quota that would refuse it now, at whatever time; null where all cover it.
+    """
+
+    pool_id: str
+    window: FreeWindow | None
+    reason: dict[str, Any] | None
+    quota: QuotaShort | None
+
+
+class Outlook(View):
+    """When an ask could start in each candidate pool, the earliest first."""
+
+    pools: list[PoolOutlook]
+
+
+class FreeWindows(View):
+    """The next windows in which an ask has room, in order, and what stands in the way of others."""
+
+    windows: list[FreeWindow]
+    pools: list[PoolOutlook]
 
 
 class QuotaUse(View):

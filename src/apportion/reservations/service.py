@@ -25,10 +25,15 @@ from apportion.reservations.ending import end_now
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.lengths import check_length
 from apportion.reservations.lifecycle import Lifecycle, draft_of
+from apportion.reservations.outlook import find_earliest, find_free_windows
 from apportion.reservations.placer import CLASHES_MAX, Placer
 from apportion.reservations.rights import check_update
 from apportion.reservations.schemas import (
     LIVE,
+    FreeWindows,
+    FreeWindowsAsk,
+    Outlook,
+    ReservationAsk,
     ReservationCreate,
     ReservationUpdate,
     ReservationView,
@@ -148,6 +153,14 @@ class Reservations:
             else:
                 live[row["pool_id"]] = live.get(row["pool_id"], 0) + row["count"]
         return Standing(live, waiting)
+
+    async def find_earliest(self, caller: Caller, request: ReservationAsk) -> Outlook:
+        """Tell when an ask could start in each of its pools, or why never; nothing is held."""
+        return await find_earliest(self._runtime, self.fleet, caller, request)
+
+    async def find_free_windows(self, caller: Caller, request: FreeWindowsAsk) -> FreeWindows:
+        """Tell the next windows in which an ask has room; nothing is held."""
+        return await find_free_windows(self._runtime, self.fleet, caller, request)
 
     async def release(self, caller: Caller, reservation_id: str) -> ReservationView:
         """End a reservation now: what has begun is billed till now, what has not is cancelled.

@@ -1,19 +1,17 @@
 """The earliest start that has room: what a window with slack is placed at."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import datetime, timedelta
 
 from apportion.pools.service import PoolRecord
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet, instant_of, micros
-
-_LAST: Final = datetime.max.replace(tzinfo=UTC)
+from apportion.reservations.windows import LAST
 
 
 def held_until(end: datetime, pool: PoolRecord) -> datetime:
     """Return when others can have what is free at an end; the calendar has a last day."""
-    return end + min(pool.policy.window.gap, _LAST - end)
+    return end + min(pool.policy.window.gap, LAST - end)
 
 
 def earliest_start(

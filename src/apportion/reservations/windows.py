@@ -14,7 +14,7 @@ from apportion.quantities.windows import (
     parse_instant,
 )
 from apportion.reservations.lengths import check_lead, check_length
-from apportion.reservations.schemas import ReservationCreate
+from apportion.reservations.schemas import ReservationAsk
 
 LAST: Final = datetime.max.replace(tzinfo=UTC)
 """The last instant of the calendar."""
@@ -40,7 +40,7 @@ class AskedWindow:
         return self.end - (self.start or now)
 
 
-def read_window(request: ReservationCreate, now: datetime) -> AskedWindow:
+def read_window(request: ReservationAsk, now: datetime) -> AskedWindow:
     """Read the window; InvalidInputError for one that is past, backward, or said in two ways."""
     start = None if request.start is None else parse_instant(request.start, field="start")
     end = None if request.end is None else parse_instant(request.end, field="end")
@@ -71,7 +71,7 @@ def read_window(request: ReservationCreate, now: datetime) -> AskedWindow:
     return AskedWindow(start=start, end=end)
 
 
-def _with_length(request: ReservationCreate, start: datetime | None, now: datetime) -> AskedWindow:
+def _with_length(request: ReservationAsk, start: datetime | None, now: datetime) -> AskedWindow:
     duration = parse_duration(request.duration or "", field="duration")
     if (start or now) > LAST - duration:
         raise InvalidInputError(
@@ -86,18 +86,23 @@ def _with_length(request: ReservationCreate, start: datetime | None, now: dateti
 
 
 def hold_to_pools(
-    window: AskedWindow, pools: Sequence[PoolRecord], request: ReservationCreate, now: datetime
+    window: AskedWindow,
+    pools: Sequence[PoolRecord],
+    request: ReservationAsk,
+    now: datetime,
+    *,
+    movable: bool = False,
 ) -> AskedWindow:
     """Refuse a window that one of the pools does not take, with the nearest that are.
 
-    One with slack begins no sooner than all of them take it.
+    One that is ``movable``, or has slack, begins no sooner than all of them take it.
     """
     field, given = (
         ("end", request.end) if window.duration is None else ("duration", request.duration)
     )
     for pool in pools:
         check_length(pool, window.length(now), field=field, given=given)
-    if window.end_before is None:
+    if window.end_before is None and not movable:
         for pool in pools:
             check_lead(pool, window.start, now)
         return window

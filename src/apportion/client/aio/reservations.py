@@ -11,7 +11,11 @@ from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations.schemas import (
+    FreeWindows,
+    FreeWindowsAsk,
+    Outlook,
     QuotaExplained,
+    ReservationAsk,
     ReservationCreate,
     ReservationUpdate,
     ReservationView,
@@ -40,6 +44,16 @@ class AsyncReservations(AsyncAsking):
             else ReservationView.model_validate(item["reservation"])
             for item in answer["items"]
         ]
+
+    async def find_earliest(self, request: ReservationAsk | Document) -> Outlook:
+        """Tell when an ask could start in each of its pools, or why never; nothing is held."""
+        path = path_of("reservations", "earliest")
+        return await self._send("POST", path, Outlook, body_of(request))
+
+    async def find_free_windows(self, request: FreeWindowsAsk | Document) -> FreeWindows:
+        """Tell the next ``k`` windows in which an ask has room; nothing is held."""
+        path = path_of("reservations", "free-windows")
+        return await self._send("POST", path, FreeWindows, body_of(request))
 
     def list_reservations(
         self,

@@ -12,7 +12,11 @@ from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations.schemas import (
+    FreeWindows,
+    FreeWindowsAsk,
+    Outlook,
     QuotaExplained,
+    ReservationAsk,
     ReservationCreate,
     ReservationUpdate,
     ReservationView,
@@ -41,6 +45,16 @@ class Reservations(Asking):
             else ReservationView.model_validate(item["reservation"])
             for item in answer["items"]
         ]
+
+    def find_earliest(self, request: ReservationAsk | Document) -> Outlook:
+        """Tell when an ask could start in each of its pools, or why never; nothing is held."""
+        path = path_of("reservations", "earliest")
+        return self._send("POST", path, Outlook, body_of(request))
+
+    def find_free_windows(self, request: FreeWindowsAsk | Document) -> FreeWindows:
+        """Tell the next ``k`` windows in which an ask has room; nothing is held."""
+        path = path_of("reservations", "free-windows")
+        return self._send("POST", path, FreeWindows, body_of(request))
 
     def list_reservations(
         self,

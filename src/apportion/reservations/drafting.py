@@ -1,0 +1,83 @@
+"""From a request to a draft: admitted to its pools, allowed by policies, held to windows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from apportion.authority.service import Caller
+from apportion.placement import DeviceAsk
+from apportion.reservations.admission import Draft, admit, attributes_of, candidates
+from apportion.reservations.rights import Rights
+from apportion.reservations.schemas import DeviceRequest, ReservationAsk
+from apportion.reservations.windows import hold_to_pools, read_window
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The id that a reservation gets, and the hash of what it was asked with."""
+
+    id: str
+    request_hash: bytes
+
+
+NOBODY = Identity("", b"")
+"""Of a draft that becomes no reservation: it is only looked where it could be placed."""
+
+
+def named_pools(request: ReservationAsk) -> list[str]:
+    """Return the pools that a request names, before it is known whether it does so rightly."""
+    if request.pool_id is not None:
+        return [request.pool_id]
+    return request.pool_ids or []
+
+
+def admitted(
+    caller: Caller, request: ReservationAsk, rights: Rights, identity: Identity, now: datetime
+) -> Draft:
+    """Return the draft of a request.
+
+    Raises InvalidInputError, NotFoundError (a pool), ForbiddenError. What becomes no reservation
+    may begin whenever its pools take it.
+    """
+    named = candidates(request)
+    records = rights.find(named)
+    ask = admit(request, records)
+    window = read_window(request, now)
+    rights.check(records, attributes_of(ask, window.length(now)))
+    window = hold_to_pools(window, records, request, now, movable=identity is NOBODY)
+    return Draft(
+        id=identity.id,
+        by=caller,
+        caller=caller.actor,
+        name=request.name,
+        candidates=tuple(named),
+        ask=ask,
+        devices=[
+            _stored(device, parsed)
+            for device, parsed in zip(request.devices, ask.devices, strict=True)
+        ],
+        placement=request.placement.model_dump(exclude_defaults=True),
+        asked_start=window.start,
+        asked_end=window.end,
+        duration=window.duration,
+        end_before=window.end_before,
+        pending_until=now + max(pool.policy.max_pending for pool in records),
+        request_hash=identity.request_hash,
+        created_at=now,
+    )
+
+
+def _stored(device: DeviceRequest, ask: DeviceAsk) -> Mapping[str, Any]:
+    """Write a device request as it is kept: amounts as given, selector values as they were read."""
+    expressions = [
+        {"key": each.key, "op": each.op, "values": list(each.values)}
+        for each in ask.selector.expressions
+    ]
+    return {
+        "class": ask.cls,
+        "count": ask.count,
+        "units": ask.units,
+        **({"sharing": device.sharing} if device.sharing else {}),
+        **({"selector": {"matchExpressions": expressions}} if expressions else {}),
+    }
