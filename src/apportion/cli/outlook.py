@@ -23,7 +23,7 @@ _WINDOWS: Final = 5
 def add_earliest_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what an ask is made of."""
     # Written out, it has a line that no terminal holds: argparse does not break up alternatives.
-    parser.usage = "%(prog)s --pool POOL[,POOL] [ASK] (--for DURATION | --until TIME) ..."
+    parser.usage = "%(prog)s --pool POOL[,POOL] [ASK] (--for DURATION | --until T) ..."
     parser.set_defaults(name=None, key=None)
     add_request_arguments(parser)
 
