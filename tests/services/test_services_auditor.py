@@ -36,6 +36,7 @@ BREAKS = [
     ("ruler", "UPDATE gpus SET split = 'none' WHERE split = 'mig'"),
     ("host", "UPDATE node_resources SET capacity = 3999 WHERE resource = 'vcpu'"),
     ("host", "DELETE FROM node_resources WHERE resource = 'memoryGiB'"),
+    ("shared", "UPDATE bookings SET share_num = 1, share_den = 1 WHERE class = 'gpu.mig'"),
     ("quota", "UPDATE quotas SET used = used + 1 WHERE resource = 'gpu.share'"),
     ("quota", "UPDATE quotas SET used = used + 1 WHERE resource = 'gpuEquivalents'"),
     ("quota", "UPDATE reservations SET charged_tenant_id = 'acme' WHERE vcpu_milli > 0"),

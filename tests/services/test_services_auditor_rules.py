@@ -101,6 +101,14 @@ BREAKS = [
         "acme may have 1 gpu, and had 0 when",
         "UPDATE reservations SET updated_at = '2026-03-02 08:58' WHERE state = 'ended'",
     ),
+    (
+        "acme uses 1 gpu.mig of 0",
+        "UPDATE quotas SET max = 0 WHERE tenant_id = 'acme' AND resource = 'gpu.mig'",
+    ),
+    (
+        "its reasons count 1 of 7 nodes",
+        "UPDATE reservations SET reason = reason || '{\"nodes\": 7}'",
+    ),
     ("waits, and is charged", 'UPDATE reservations SET charges = \'{"gpu": "1"}\''),
     ("waits, and is charged", "UPDATE reservations SET charged_tenant_id = 'root'"),
     ("is charged to globex", "UPDATE reservations SET charged_tenant_id = 'globex'"),

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 from functools import cache
 from typing import Any, Final, LiteralString
 
@@ -43,9 +44,10 @@ async def audit(connection: AsyncConnection[Any], now: datetime) -> list[Finding
 
     The rules: exclusive (no two bookings share units of a GPU at an instant), legal (a MIG booking
     lies on a placement of its board, and none on what was retired), ruler (units are those that
-    the GPU has), host (booked CPU and memory never exceed the node's), quota (used is what live
-    reservations are charged), held (a live reservation has exactly what it asked for, in its
-    window, is charged exactly that, and nobody else has anything), and those of `rules`.
+    the GPU has), shared (what is billed of a GPU at an instant is never more than the GPU), host
+    (booked CPU and memory never exceed the node's), quota (used is what live reservations are
+    charged), held (a live reservation has exactly what it asked for, in its window, is charged
+    exactly that, and nobody else has anything), and those of `rules`.
 
     Ends the connection's transaction, if one was begun.
     """
@@ -59,6 +61,7 @@ async def audit(connection: AsyncConnection[Any], now: datetime) -> list[Finding
         *_illegal(tables["bookings"]),
         *_retired(tables["bookings"]),
         *_off_ruler(tables["bookings"]),
+        *_overshared(tables["bookings"]),
         *_overfull_hosts(tables["hosts"], tables["capacities"]),
         *_wrong_quotas(tables["quotas"], tables["reservations"]),
         *_not_held(tables["reservations"], tables["bookings"], tables["hosts"]),
@@ -197,6 +200,25 @@ def _off_ruler(bookings: Iterable[Row]) -> Iterator[Finding]:
                 message=f"booking {row['id']} of {row['class']} has units that are none of a GPU "
                 f"split by {row['split']} into {row['ruler']}",
             )
+
+
+def _overshared(bookings: Iterable[Row]) -> Iterator[Finding]:
+    """Walk along the time of each GPU; what ends is gone before what begins at that instant."""
+    changes: defaultdict[str, list[tuple[datetime, int]]] = defaultdict(list)
+    for row in bookings:
+        part = row["share_num"] * FINE_UNITS // row["share_den"]
+        changes[row["uuid"]] += [(row["start"], part), (row["end"] or _LAST, -part)]
+    for uuid, own in changes.items():
+        billed = 0
+        for instant, part in sorted(own):
+            billed += part
+            if billed > FINE_UNITS:
+                yield Finding(
+                    rule="shared",
+                    subject=uuid,
+                    message=f"{Fraction(billed, FINE_UNITS)} of it are billed at {instant}",
+                )
+                break
 
 
 def _overfull_hosts(hosts: Iterable[Row], capacities: Iterable[Row]) -> Iterator[Finding]:

@@ -197,6 +197,28 @@ _QUOTAS: Final[tuple[Rule, ...]] = (
         ) AS charged
         WHERE max IS NULL OR max > had""",
     ),
+    # A limit may come to lie below what is used, and then nothing more is charged to it. Both hold
+    # the quota's row, so the numbers of their events say which came first.
+    (
+        "limited",
+        """
+        SELECT quotas.pool_id, quotas.tenant_id || ' uses ' || used || ' ' || resource || ' of '
+            || max || ', and ' || placed.subject || ' was placed after the limit was set'
+        FROM quotas
+        CROSS JOIN LATERAL (
+            SELECT coalesce(max(id), 0) AS set_at
+            FROM events
+            WHERE subject = quotas.pool_id AND events.tenant_id = quotas.tenant_id AND (
+                type IN ('pool.created', 'pool.offered', 'pool.unoffered', 'pool.archived')
+                OR type = 'quota.updated' AND data ->> 'resource' = resource
+            )
+        ) AS limits
+        JOIN reservations ON reservations.pool_id = quotas.pool_id
+        JOIN events AS placed ON placed.subject = reservations.id
+            AND placed.type = 'reservation.placed' AND placed.id > set_at
+        WHERE used > max AND charged_tenant_id = quotas.tenant_id AND charges ? resource
+            AND state IN ('placed', 'active', 'ending')""",
+    ),
     (
         "charged",
         """
@@ -223,6 +245,19 @@ _TOLD: Final[tuple[Rule, ...]] = (
         FROM reservations
         WHERE state = 'pending'
             AND NOT coalesce(reason ->> 'code' <> '' AND reason ->> 'since' ~ '^\\d{4}-', false)""",
+    ),
+    (
+        "explained",
+        """
+        SELECT id, 'waits, and its reasons count ' || coalesce(counted, 0) || ' of '
+            || (reason ->> 'nodes') || ' nodes'
+        FROM reservations
+        CROSS JOIN LATERAL (
+            SELECT sum((each ->> 'count')::int) AS counted
+            FROM jsonb_array_elements(reason -> 'reasons') AS each
+        ) AS counts
+        WHERE state = 'pending' AND reason ? 'nodes'
+            AND coalesce(counted, 0) <> (reason ->> 'nodes')::int""",
     ),
     (
         "told",
