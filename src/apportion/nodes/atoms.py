@@ -123,6 +123,8 @@ def _common(report: GpuReport, node: str, model: str, sharing: str) -> Attribute
         attributes["vramGiB"] = -(-report.memory_mib // 1024)
     if report.numa_node is not None:
         attributes["numaNode"] = report.numa_node
+    if report.pcie_root is not None:
+        attributes["pcieRoot"] = report.pcie_root
     return attributes
 
 

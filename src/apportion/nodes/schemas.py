@@ -60,6 +60,7 @@ class GpuReport(Schema):
     memory_mib: MemoryMib | None = None
     pci_address: Text | None = None
     pci_device_id: Text | None = None
+    pcie_root: Text | None = None
     numa_node: Count | None = None
     mig: MigState = Field(default_factory=MigState)
     nvlink: list[NvLink] = Field(default_factory=list[NvLink])

@@ -13,6 +13,7 @@ from apportion.placement.offers import Move, Offer, Piece
 from apportion.placement.policies import POLICIES, PolicyName
 from apportion.placement.selectors import Expression, Selector
 from apportion.placement.state import FOREVER, AtomState, GpuState, Held, HostHeld, NodeState
+from apportion.placement.topology import Topology
 from apportion.placement.verdicts import Reason, Verdict
 from apportion.placement.windows import Opening
 
@@ -39,5 +40,6 @@ __all__ = [
     "Reason",
     "Relief",
     "Selector",
+    "Topology",
     "Verdict",
 ]

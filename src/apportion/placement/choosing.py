@@ -1,34 +1,40 @@
 """The best place in every window for one request: among states and grades, by a policy's tiers."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from apportion.placement.asks import Ask
 from apportion.placement.models import State
-from apportion.placement.orders import Cell, Group, Order, Stock
+from apportion.placement.orders import Cell, Order, Stock
 from apportion.placement.shelves import Shelves, Standing
+from apportion.placement.state import GpuState
+from apportion.placement.topology import Rank, nearest
 
 _LOOKS: Final = 2
 """How many nodes of one cell are weighed one by one where the level of their host would change."""
 
-_GROUPS: Final = 4
+_GROUPS: Final = 16
 """How many groups of one tier are compared by their order, where a policy does not need the first.
 
 They rank alike, and a fleet of many kinds of GPUs has many.
 """
 
-Rank = tuple[int, int]
-"""(tier, place in the fleet's order): the lowest wins."""
+_NODES: Final = 4
+"""How many nodes are compared by how well their GPUs reach each other."""
+
+Gpus = tuple[GpuState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where there is room: the node, and the state of the GPU to take a piece of."""
+class Place(NamedTuple):
+    """Where there is room: the node, and the state of the GPU to take a piece of.
+
+    All nodes of ``cell`` are as good; None where only this one was weighed.
+    """
 
     standing: Standing
     state: State
+    cell: Cell | None
 
 
 def best(shelves: Shelves, order: Order, ask: Ask) -> Place | None:
@@ -38,11 +44,33 @@ def best(shelves: Shelves, order: Order, ask: Ask) -> Place | None:
     if ask.vcpu_milli or ask.memory_mib:
         return _Search(shelves, ask, order).run()
     groups = order.tiers[(order.mask & -order.mask).bit_length() - 1]
-    if len(groups) == 1:
-        group = next(iter(groups))
-    else:
-        group = min(groups if order.policy.in_order else islice(groups, _GROUPS), key=_first)
-    return Place(shelves.at(group.first), group.stock.state)
+    found: tuple[int, State, Cell] | None = None
+    for group in groups if order.policy.in_order else islice(groups, _GROUPS):
+        cell = group.first
+        place, state = cell.keys.first, group.stock.state
+        if found is not None and place == found[0]:
+            # Of one node, the first of its GPUs.
+            ahead = shelves.at(place).gpus(state)[0].id < shelves.at(place).gpus(found[1])[0].id
+        else:
+            ahead = found is None or place < found[0]
+        if ahead:
+            found = place, state, cell
+    assert found is not None  # noqa: S101 - a tier has a group
+    return Place(shelves.at(found[0]), found[1], found[2])
+
+
+def nearest_gpus(shelves: Shelves, order: Order, place: Place) -> tuple[Standing, Gpus]:
+    """Take the GPUs that reach each other best, on the place's node or on one of a few as good."""
+    standings: Iterable[Standing] = (place.standing,)
+    if place.cell is not None and not order.policy.in_order:
+        standings = map(shelves.at, islice(place.cell.keys, _NODES))
+    best: tuple[Rank, Standing, Gpus] | None = None
+    for standing in standings:
+        rank, gpus = nearest(standing.gpus(place.state), order.need.pieces)
+        if best is None or rank > best[0]:
+            best = rank, standing, gpus
+    assert best is not None  # noqa: S101 - a cell has a node
+    return best[1:]
 
 
 def best_host(shelves: Shelves, ask: Ask) -> Standing | None:
@@ -74,8 +102,10 @@ class _Search:
             self.full = yardstick.enough(
                 ask.vcpu_milli + yardstick.vcpu_milli, ask.memory_mib + yardstick.memory_mib
             )
-        self.rank: Rank | None = None
+        self.rank: tuple[int, int] | None = None
+        """(tier, place in the fleet's order): the lowest wins."""
         self.state: State | None = None
+        self.cell: Cell | None = None
 
     def run(self) -> Place | None:
         """Return the best place of an order; None where there is none."""
@@ -87,7 +117,7 @@ class _Search:
                 self._look(tier, group.stock.state, group.cells.values())
         if self.rank is None or self.state is None:
             return None
-        return Place(self.shelves.at(self.rank[1]), self.state)
+        return Place(self.shelves.at(self.rank[1]), self.state, self.cell)
 
     def among(self, stock: Stock) -> Standing | None:
         """Return the best node of a stock for the host's part alone."""
@@ -101,7 +131,7 @@ class _Search:
             if self.rank is not None and rank >= self.rank:
                 continue
             if cell.grade[0] >= self.full[0] and cell.grade[1] >= self.full[1]:
-                self.rank, self.state = rank, state
+                self.rank, self.state, self.cell = rank, state, cell
             else:
                 self._weigh(tier, state, cell)
 
@@ -111,7 +141,7 @@ class _Search:
             exact = self._tier(tier, standing, state) if self.weighs else tier
             rank = (exact, standing.place)
             if self.rank is None or rank < self.rank:
-                self.rank, self.state = rank, state
+                self.rank, self.state, self.cell = rank, state, None
             looks -= 1
             if not looks:
                 return
@@ -126,7 +156,8 @@ class _Search:
             return tier
         loss = 0
         for each, (gpus, _) in standing.stands.items():
-            loss += len(gpus) * (each.worths[host] - each.worths[level])
+            if not each.model.gathers:
+                loss += len(gpus) * (each.worths[host] - each.worths[level])
         if self.order is None:
             return loss
         choice = self.order.choice(state)
@@ -134,9 +165,3 @@ class _Search:
             pieces = self.order.need.pieces
             loss += pieces * (state.worths[level] - choice.after.worths[level])
         return self.order.policy.grains(state, loss)
-
-
-def _first(group: Group) -> int:
-    if len(group.cells) == 1:
-        return next(iter(group.cells.values())).keys.first
-    return group.first

@@ -12,7 +12,7 @@ from itertools import islice
 
 from apportion.placement.asks import Ask, AtomClass, DeviceAsk
 from apportion.placement.calendar import Calendars
-from apportion.placement.choosing import best, best_host
+from apportion.placement.choosing import best, best_host, nearest_gpus
 from apportion.placement.findings import LOOKED_AT, Finding, defragmentable
 from apportion.placement.gangs import Gang
 from apportion.placement.largest import Largest, largest
@@ -31,7 +31,8 @@ from apportion.placement.search import (
 from apportion.placement.shapes import Shapes
 from apportion.placement.shelves import Shelves
 from apportion.placement.state import FOREVER, NEVER, GpuState, Held, HostHeld, NodeState
-from apportion.placement.timeline import HOST, Endings
+from apportion.placement.timeline import HOST, Endings, endings_of
+from apportion.placement.topology import Topology, topology
 from apportion.placement.verdicts import Verdict
 from apportion.placement.windows import Opening, opening, openings
 
@@ -75,9 +76,9 @@ class PoolIndex:
         self._shelves.add(node)
         self._calendars.close()
         self._shapes.add(node)
-        for ending in _endings_of(node):
+        for ending in endings_of(node):
             self._hold(ending)
-        self._last_start = max(self._last_start, _last_start(node))
+        self._last_start = max(self._last_start, node.last_start_of_all)
         self.freed += 1
         if len(self.nodes) > 2 * self._reckoned:
             self._reckon()
@@ -93,11 +94,18 @@ class PoolIndex:
         self._calendars.close()
         self._shelves.remove(node)
         self._shapes.remove(node)
-        self._held -= sum(1 for _ in _endings_of(node))
+        self._held -= sum(1 for _ in endings_of(node))
 
     def gpu(self, gpu_id: int) -> GpuState:
         """Return a GPU that is in the picture."""
         return self._gpus[gpu_id]
+
+    def topology(self, gpu_ids: Iterable[int]) -> Topology:
+        """Return how well the GPUs of some pieces reach each other: see `Topology`.
+
+        Each GPU may come several times; those that are not in the picture are left out.
+        """
+        return topology([self._gpus[each] for each in gpu_ids if each in self._gpus])
 
     # -- what is held ------------------------------------------------------------------------------
 
@@ -327,24 +335,27 @@ class PoolIndex:
             standing = best_host(self._shelves, ask)
             return standing is not None and Offer(standing.node.id, ())
         device = ask.devices[0]
-        if len(ask.devices) > 1 or device.selector.on_atom or not ask.placed_freely:
+        if len(ask.devices) > 1 or device.selector.on_atom:
             return True
-        order = self._shelves.order(device, device.count, policy)
+        order = self._shelves.order(device, device.count, policy, ask.together)
+        if not order.serves(ask):
+            return True
         place = best(self._shelves, order, ask)
         if place is None:
-            # No node has so many of one state; of several, alike but for NUMA, one may.
-            return device.count > 1
-        start, end, now = window
-        if start > now or self._last_start >= end:
+            return device.count > 1 and not self._shelves.knows_all(order)
+        start, end, _ = window
+        if start > window[2] or self._last_start >= end:
             # A GPU of the node that is free just then is better than one that is free for ever.
             found = place_on(place.standing.node, ask, *window, steps=STEPS_MAX)
             return True if found is None else found
-        state, node = place.state, place.standing.node
-        choice = order.choice(state)
+        standing = place.standing
+        gpus = standing.gpus(place.state)[:1]
+        if device.count > 1:
+            standing, gpus = nearest_gpus(self._shelves, order, place)
+        choice = order.choice(place.state)
         part = None if choice is None else choice.part
-        gpus = place.standing.gpus(state)[: device.count]
-        free = state.free if part is None else len(state.parts)
-        offer = offer_of(node, device, gpus, part, free=free, window=window)
+        free = place.state.free if part is None else len(place.state.parts)
+        offer = offer_of(standing.node, device, gpus, part, free=free, window=window)
         return True if offer is None else offer
 
     def _candidates(
@@ -414,7 +425,7 @@ class PoolIndex:
         # What was freed early leaves its end behind; without this, those would pile up for ever.
         if len(self._endings) > 2 * self._held + 64:
             nodes = self.nodes.values()
-            self._endings.keep(each for node in nodes for each in _endings_of(node))
+            self._endings.keep(each for node in nodes for each in endings_of(node))
 
 
 def _steps(cut: int) -> int:
@@ -428,15 +439,3 @@ def _steps(cut: int) -> int:
 def _scarcity(device: DeviceAsk) -> tuple[int, int]:
     """Rank device asks: the one with the largest pieces has the fewest places."""
     return device.units, device.count
-
-
-def _last_start(node: NodeState) -> int:
-    return max([node.last_start, *(gpu.last_start for gpu in node.gpus)])
-
-
-def _endings_of(node: NodeState) -> Iterator[tuple[int, int, str, int]]:
-    for holder, host in node.held.items():
-        yield host.end, node.id, holder, HOST
-    for gpu in node.gpus:
-        for key, held in gpu.held.items():
-            yield held.end, gpu.id, *key

@@ -22,6 +22,7 @@ from apportion.quantities.units import span
 
 HOST_FULL: Final = 10
 """The host can serve at least one more whole GPU."""
+NUMA: Final = "numaNode"
 GPU: Final = 1000
 """What a whole idle GPU is worth beside a host that can serve it."""
 _PARTS: Final = 9
@@ -41,7 +42,8 @@ class Part:
 class State:
     """What is free of a GPU in every window: ``free`` units, and of MIG which parts.
 
-    ``worths`` says by host level what of it can be used.
+    ``worths`` says by host level what of it can be used. ``stands`` are the states that a GPU in
+    it is counted in: where nothing is held of it, also that of its family.
     """
 
     model: "Model"
@@ -49,11 +51,15 @@ class State:
     free: int
     parts: tuple[int, ...]
     worths: tuple[int, ...] = field(init=False)
+    stands: tuple["State", ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """Work out once what the state is worth."""
         levels = range(HOST_FULL + 1)
         self.worths = tuple(self.model.worth(self, host) for host in levels)
+        family = self.model.family
+        alone = self.busy or family is self.model
+        self.stands = (self,) if alone else (self, family.state(0))
 
     @property
     def whole(self) -> bool:
@@ -68,9 +74,16 @@ class State:
 
 
 class Model:
-    """All GPUs built and cut alike, up to what tells single ones apart."""
+    """All GPUs built and cut alike, up to what tells single ones apart.
 
-    def __init__(self, gpu: GpuState) -> None:
+    ``family`` is the model of all that differ from them in the NUMA node only, of which no GPU is
+    itself; where none is known, the model itself.
+    """
+
+    def __init__(self, gpu: GpuState, family: "Model | None" = None) -> None:
+        self.family = family or self
+        self.gathers = False
+        """Whether it stands for the GPUs of several models."""
         self.split: Split = gpu.split
         self.classes = gpu.classes
         self.ruler = gpu.ruler
@@ -131,7 +144,8 @@ class Model:
                 if served and not units & state.busy:
                     union |= units
             covered += (union & span(0, self.ruler)).bit_count()
-        return GPU * covered // (len(self._profiles) * self.ruler)
+        # Whole multiples, so that equal losses stay equal: rounding would choose among them.
+        return covered * max(1, GPU // (len(self._profiles) * self.ruler))
 
 
 class Models:
@@ -139,19 +153,36 @@ class Models:
 
     def __init__(self) -> None:
         self._models: dict[Hashable, Model] = {}
+        self._families: dict[Hashable, Model] = {}
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
 
     def of(self, gpu: GpuState) -> Model:
         """Return the model of a GPU."""
-        signature = (
-            gpu.split,
-            gpu.ruler,
-            shared(gpu.shown_of(None)),
-            tuple((atom.cls, atom.units, shared(gpu.shown_of(atom))) for atom in gpu.atoms),
-        )
+        signature = _signature(gpu)
         found = self._models.get(signature)
         if found is None:
-            found = self._models[signature] = Model(gpu)
+            found = self._models[signature] = Model(gpu, self._family(gpu))
         return found
+
+    def _family(self, gpu: GpuState) -> Model | None:
+        if NUMA not in gpu.group:
+            return None
+        group = {key: value for key, value in gpu.group.items() if key != NUMA}
+        anywhere = GpuState(gpu.id, gpu.split, gpu.ruler, group, gpu.attributes, atoms=gpu.atoms)
+        signature = _signature(anywhere)
+        found = self._families.get(signature)
+        if found is None:
+            found = self._families[signature] = Model(anywhere)
+            found.gathers = True
+        return found
+
+
+def _signature(gpu: GpuState) -> Hashable:
+    return (
+        gpu.split,
+        gpu.ruler,
+        shared(gpu.shown_of(None)),
+        tuple((atom.cls, atom.units, shared(gpu.shown_of(atom))) for atom in gpu.atoms),
+    )

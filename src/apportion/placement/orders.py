@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
-from apportion.placement.asks import AtomClass
+from apportion.placement.asks import Ask, AtomClass
 from apportion.placement.hosts import Grade
 from apportion.placement.keys import Keys
 from apportion.placement.models import Model, State
@@ -35,13 +35,14 @@ class Group:
     cells: dict[Grade, Cell] = field(default_factory=dict[Grade, Cell])
 
     @property
-    def first(self) -> int:
-        """The first place of any of its nodes; there has to be one."""
+    def first(self) -> Cell:
+        """The cell with the first of all its nodes; there has to be one."""
         cells = iter(self.cells.values())
-        least = next(cells).keys.first
+        first = next(cells)
         for cell in cells:
-            least = min(least, cell.keys.first)
-        return least
+            if cell.keys.first < first.keys.first:
+                first = cell
+        return first
 
 
 @dataclass(slots=True, eq=False)
@@ -57,13 +58,15 @@ class Stock:
 class Need:
     """What a policy ranks places for: pieces of one size on one node, each on a GPU of its own.
 
-    More than one piece only where each takes a whole GPU.
+    More than one piece only where each takes a whole GPU; ``reach`` says how far apart those may
+    lie: on GPUs of one model, or anywhere on the node, or in one NUMA node.
     """
 
     cls: AtomClass
     units: int
     pieces: int
     selector: Selector
+    reach: Literal["model", "node", "numa"] = "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,24 @@ class Order:
 
     def takes(self, model: Model) -> bool:
         """Tell whether GPUs of a model can ever serve the need."""
-        if self.need.cls not in model.classes:
+        if self.need.cls not in model.classes or not self._reaches(model):
             return False
-        takes = bool(self.parts_of(model)) if model.split == "mig" else self._matches(model)
-        self.parts_gpus |= takes and (model.split == "mig" or self.need.units < model.ruler)
+        if model.split == "mig":
+            parts = self.parts_of(model)
+            self.parts_gpus |= any(model.state(model.parts[at].units).parts for at in parts)
+            return bool(parts)
+        takes = self._matches(model)
+        self.parts_gpus |= takes and self.need.units < model.ruler
         return takes
+
+    def serves(self, ask: Ask) -> bool:
+        """Tell whether its groups tell where an ask has room, however near its pieces have to be.
+
+        Whole GPUs are apart in any case, and have their order for each NUMA node.
+        """
+        if ask.placed_freely:
+            return True
+        return not self.parts_gpus and ask.together in ("node", "numa")
 
     def enter(self, group: Group) -> None:
         """Take in a group that has a node now."""
@@ -126,8 +142,9 @@ class Order:
         """Return what a piece would take of a GPU in this state; None where it has no room."""
         if state in self._choices:
             return self._choices[state]
-        found = self._choices[state] = self._chosen(state)
-        return found
+        chosen = self._chosen(state) if self.takes(state.model) else None
+        self._choices[state] = chosen
+        return chosen
 
     def _chosen(self, state: State) -> Choice | None:
         model = state.model
@@ -157,6 +174,16 @@ class Order:
         if choice is None or (pieces > 1 and (idle < pieces or choice.after.free)):
             return -1
         return self.policy.tier(state, choice.after, pieces, host, idle)
+
+    def _reaches(self, model: Model) -> bool:
+        """Tell whether the GPUs of a model are those among which pieces may be spread."""
+        match self.need.reach:
+            case "node":
+                return model.family is model
+            case "numa":
+                return model.family is not model
+            case "model":
+                return not model.gathers
 
     def _matches(self, model: Model) -> bool:
         return self.need.selector.matches_group(model.attributes)

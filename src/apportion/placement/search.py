@@ -15,6 +15,8 @@ from apportion.placement.colouring import deal
 from apportion.placement.offers import Move, Offer, Piece
 from apportion.placement.selectors import Selector
 from apportion.placement.state import SEATS, AtomState, GpuState, NodeState
+from apportion.placement.topology import nearest
+from apportion.quantities.units import WHOLE
 
 STEPS_MAX: Final = 20_000
 """Tries before a node is given up: different pieces on many GPUs are a packing problem."""
@@ -141,7 +143,7 @@ def bins_of(
     bins = [
         each
         for gpu in gpus
-        if not wanted.isdisjoint(gpu.classes)
+        if gpu.split == "mig" or CLASS_OF[gpu.split] in wanted
         for each in room(gpu)
         if each.cls in wanted
     ]
@@ -198,10 +200,28 @@ def _full(gpu: GpuState) -> Iterator[Bin]:
 def _pack(ask: Ask, bins: list[Bin], steps: int) -> list[tuple[int, Bin]] | None:
     """Give each piece its bin, as (device, bin); None when there is no way."""
     fits = [[at for at, each in enumerate(bins) if each.takes(device)] for device in ask.devices]
+    whole = _whole(ask, [bins[at] for at in fits[0]]) if len(fits) == 1 else None
+    if whole is not None:
+        return [(0, each) for each in whole]
     chosen = _Packing(ask, bins, fits).solve(steps)
     if chosen is None:
         return None
     return sorted(((device, bins[at]) for device, at in chosen), key=lambda pair: pair[0])
+
+
+def _whole(ask: Ask, fitting: list[Bin]) -> list[Bin] | None:
+    """Take several GPUs of which each piece takes all that is free, as near as they can be."""
+    (device,) = ask.devices
+    parted = any(_leaves_room(each, device) for each in fitting)
+    if device.count == 1 or len(fitting) < device.count or parted:
+        return None
+    bins = {each.gpu.id: each for each in fitting}
+    _, gpus = nearest([each.gpu for each in fitting], device.count)
+    return [bins[gpu.id] for gpu in gpus]
+
+
+def _leaves_room(where: Bin, device: DeviceAsk) -> bool:
+    return where.left > device.units if where.atom is None else where.atom.booked != WHOLE
 
 
 class _Packing:

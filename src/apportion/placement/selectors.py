@@ -30,6 +30,7 @@ ATOM_KEYS: Final = (
     "node",
     "gpuUuid",
     "gpuIndex",
+    "pcieRoot",
     "vramGiB",
     "slot",
     "giId",

@@ -8,12 +8,13 @@ are of no use any more.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from operator import attrgetter
+from typing import Final, Literal
 
-from apportion.placement.asks import Ask, DeviceAsk
+from apportion.placement.asks import Ask, DeviceAsk, Together
 from apportion.placement.hosts import Grade, Yardstick
 from apportion.placement.keys import mixed
-from apportion.placement.models import HOST_FULL, Model, Models, State
+from apportion.placement.models import HOST_FULL, NUMA, Model, Models, State
 from apportion.placement.orders import ORDERS_KEPT, Cell, Group, Need, Order, Stock
 from apportion.placement.policies import Policy
 from apportion.placement.selectors import Selector
@@ -21,14 +22,15 @@ from apportion.placement.state import GpuState, NodeState
 
 Stand = tuple[tuple[GpuState, ...], Cell | None]
 _NONE: Final[Stand] = ((), None)
+_id: Final = attrgetter("id")
 
 
 @dataclass(slots=True, eq=False)
 class Standing:
     """Where a node stands: its place in the fleet's order, its host, the states of its GPUs.
 
-    ``stands`` says of each state which GPUs are in it, and the cell that the node is in for it:
-    none where nothing is free.
+    ``stands`` says of each state which GPUs are in it, in the order of their ids, and the cell that
+    the node is in for it: none where nothing is free.
     """
 
     node: NodeState
@@ -67,10 +69,12 @@ class Shelves:
         self.yardstick = Yardstick(nodes)
         self.standings: dict[int, Standing] = {}
         self.models = Models()
+        self.mixing: set[int] = set()
+        """Nodes with GPUs of more than one family."""
         self._places: dict[int, Standing] = {}
         self._stocks: dict[tuple[State, int], Stock] = {}
         self._orders: dict[tuple[Need, Policy], Order] = {}
-        self._asked: dict[tuple[DeviceAsk, int, Policy], Order] = {}
+        self._asked: dict[tuple[DeviceAsk, int, Policy, Together], Order] = {}
         self._interested: dict[Model, list[Order]] = {}
         # Of hosts alone: those beside GPUs that can be used, and those beside none.
         self._no_gpu = Models().of(GpuState(-1, "none", 1, {}, {}))
@@ -91,7 +95,11 @@ class Shelves:
             if gpu.bookable:
                 gpu.standing = standing
                 gpu.state = state = self.models.of(gpu).state_of(gpu)
-                standing.stands[state] = ((*standing.stands.get(state, _NONE)[0], gpu), None)
+                for each in state.stands:
+                    gpus, _ = standing.stands.get(each, _NONE)
+                    standing.stands[each] = (_with(gpus, gpu), None)
+        if len({state.model.family for state in standing.stands}) > 1:
+            self.mixing.add(node.id)
         self._enter(standing)
 
     def remove(self, node: NodeState) -> None:
@@ -99,6 +107,7 @@ class Shelves:
         standing = self.standings.pop(node.id, None)
         if standing is not None:
             del self._places[standing.place]
+            self.mixing.discard(node.id)
             self._leave(standing)
             for gpu in node.gpus:
                 gpu.standing = gpu.state = None
@@ -112,10 +121,12 @@ class Shelves:
         if after is before:
             return
         gpu.state = after
-        gpus, _ = standing.stands[before]
-        self._stand(standing, before, tuple(each for each in gpus if each is not gpu))
-        gpus, _ = standing.stands.get(after, _NONE)
-        self._stand(standing, after, (*gpus, gpu))
+        for state in before.stands:
+            gpus, _ = standing.stands[state]
+            self._stand(standing, state, tuple(each for each in gpus if each is not gpu))
+        for state in after.stands:
+            gpus, _ = standing.stands.get(state, _NONE)
+            self._stand(standing, state, _with(gpus, gpu))
         alone = standing.alone
         if alone is None or alone.group.stock is self.apart or not after.worths[standing.host]:
             self._stand_alone(standing)
@@ -139,13 +150,15 @@ class Shelves:
 
     # -- choosing ----------------------------------------------------------------------------------
 
-    def order(self, device: DeviceAsk, pieces: int, policy: Policy) -> Order:
+    def order(
+        self, device: DeviceAsk, pieces: int, policy: Policy, together: Together = "node"
+    ) -> Order:
         """Return the order for pieces of a device ask, kept up from now on."""
-        asked = (device, pieces, policy)
+        asked = (device, pieces, policy, together)
         found = self._asked.get(asked)
         if found is None:
             shared = Selector(device.selector.on_group)
-            need = Need(device.cls, device.units, pieces, shared)
+            need = Need(device.cls, device.units, pieces, shared, _reach(shared, pieces, together))
             if len(self._asked) >= ORDERS_KEPT:
                 self._asked.clear()
                 self._orders.clear()
@@ -154,6 +167,10 @@ class Shelves:
                 need, policy
             )
         return found
+
+    def knows_all(self, order: Order) -> bool:
+        """Tell whether an order of several pieces has every node on which they have room."""
+        return not (order.parts_gpus or order.need.reach == "model" or self.mixing)
 
     def _made(self, need: Need, policy: Policy) -> Order:
         made = self._orders[need, policy] = Order(need, policy)
@@ -279,6 +296,21 @@ class Shelves:
             found = [order for order in self._orders.values() if order.takes(model)]
             self._interested[model] = found
         return found
+
+
+def _with(gpus: tuple[GpuState, ...], gpu: GpuState) -> tuple[GpuState, ...]:
+    """Add a GPU in the order of their ids."""
+    if not gpus or gpus[-1].id < gpu.id:
+        return (*gpus, gpu)
+    return tuple(sorted((*gpus, gpu), key=_id))
+
+
+def _reach(selector: Selector, pieces: int, together: Together) -> Literal["model", "node", "numa"]:
+    if pieces == 1:
+        return "model"
+    if together == "numa":
+        return "numa"
+    return "model" if any(each.key == NUMA for each in selector.expressions) else "node"
 
 
 def _widen(cell: Cell, node: NodeState) -> None:

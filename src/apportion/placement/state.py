@@ -279,6 +279,11 @@ class NodeState:
             max(0, self.memory_mib - self._memory.peak(start, end)),
         )
 
+    @property
+    def last_start_of_all(self) -> int:
+        """When the last begins of all that is held of the host and of its GPUs."""
+        return max([self.last_start, *(gpu.last_start for gpu in self.gpus)])
+
     def put(self, holder: str, held: HostHeld) -> None:
         """Hold, or hold otherwise than before."""
         self.drop(holder)

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from apportion.placement.state import FOREVER
+from apportion.placement.state import FOREVER, NodeState
 
 Ending = tuple[int, int, str, int]
 """(end, place, holder, number): of a GPU, with the piece's number, or of a node, with ``HOST``."""
@@ -76,3 +76,12 @@ class Endings:
         self.__init__()
         for ending in endings:
             self.add(ending)
+
+
+def endings_of(node: NodeState) -> Iterator[Ending]:
+    """Yield the ends of all that is held on a node."""
+    for holder, host in node.held.items():
+        yield host.end, node.id, holder, HOST
+    for gpu in node.gpus:
+        for key, held in gpu.held.items():
+            yield held.end, gpu.id, *key

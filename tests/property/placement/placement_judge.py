@@ -39,7 +39,7 @@ class Gpu:
     split: str = "slots"
     ruler: int = 4
     model: str = "h100"
-    numa: int = 0
+    numa: int | None = 0
     index: int = 0
     nvlink: int | None = None
     # (units, profile) of each instance, the whole GPU being one without a profile; an atom's id is
@@ -52,7 +52,7 @@ class Gpu:
             id=self.id,
             split=self.split,
             ruler=self.ruler,
-            group={"gpuModel": self.model, "numaNode": self.numa},
+            group=self.group,
             attributes=self.attributes(node),
             atom=self.id if self.split == "none" else None,
             atoms=tuple(
@@ -67,6 +67,11 @@ class Gpu:
             ),
             bookable=self.bookable,
         )
+
+    @property
+    def group(self):
+        known = {} if self.numa is None else {"numaNode": self.numa}
+        return {"gpuModel": self.model, **known}
 
     def attributes(self, node):
         known = {} if self.nvlink is None else {"nvlinkDomain": self.nvlink}
@@ -87,7 +92,7 @@ class Gpu:
         """Name what a piece of the device ask could be taken from: (gpu, atom or None)."""
         if not self.bookable or (self.split != "mig" and CLASSES[self.split] != device.cls):
             return []
-        seen = {"gpuModel": self.model, "numaNode": self.numa, "node": node, "gpuIndex": self.index}
+        seen = {**self.group, "node": node, "gpuIndex": self.index}
         if self.split != "mig":
             return [(self, None)] if device.selector.matches(seen) else []
         return [
@@ -152,7 +157,7 @@ def near_enough(ask, gpus):
     domain = {
         "node": lambda _: None,
         "gpu": lambda gpu: gpu.id,
-        "numa": lambda gpu: gpu.numa,
+        "numa": lambda gpu: ("of its own", gpu.id) if gpu.numa is None else gpu.numa,
         "nvlink": lambda gpu: ("of its own", gpu.id) if gpu.nvlink is None else gpu.nvlink,
     }[ask.together]
     return len({domain(gpu) for gpu in gpus}) <= 1

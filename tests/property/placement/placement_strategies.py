@@ -69,7 +69,7 @@ def gpus(draw, gpu_id, index, splits):
         split=split,
         ruler={"none": 1, "mig": 8}.get(split) or draw(st.integers(2, 5)),
         model=draw(st.sampled_from(["h100", "a100"])),
-        numa=draw(st.integers(0, 1)),
+        numa=draw(st.sampled_from([0, 0, 1, 1, None])),
         index=index,
         nvlink=draw(st.sampled_from([None, None, 0, 1])),
         atoms=draw(st.sampled_from(LAYOUTS)) if split == "mig" else (),
