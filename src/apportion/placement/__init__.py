@@ -11,6 +11,7 @@ from apportion.placement.largest import Largest
 from apportion.placement.moving import Movable, Relief
 from apportion.placement.offers import Move, Offer, Piece
 from apportion.placement.policies import POLICIES, PolicyName
+from apportion.placement.regrouping import Plan, Wanted, regroup
 from apportion.placement.selectors import Expression, Selector
 from apportion.placement.state import FOREVER, AtomState, GpuState, Held, HostHeld, NodeState
 from apportion.placement.topology import Topology
@@ -35,6 +36,7 @@ __all__ = [
     "Offer",
     "Opening",
     "Piece",
+    "Plan",
     "PolicyName",
     "PoolIndex",
     "Reason",
@@ -42,4 +44,6 @@ __all__ = [
     "Selector",
     "Topology",
     "Verdict",
+    "Wanted",
+    "regroup",
 ]
