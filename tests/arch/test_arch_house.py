@@ -23,7 +23,7 @@ ROOMS = (
     "metering",
 )
 OPEN_TO_OTHERS = {"actions", "service", "schemas", "policy"}
-PURE = ("quantities", "geometry", "planning", "placement", "solving.py")
+PURE = ("quantities", "geometry", "planning", "placement", "solving")
 # Where the wall clock and random bytes enter; everything else is handed them.
 CLOCK_AND_CHANCE = {"store/runtime.py", "store/connections.py"}
 # How alike two names are is no amount of anything.

@@ -5,18 +5,21 @@ and what is given where it finds nothing better. Needs the extra ``exact``.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from apportion.placement.asks import Ask
+from apportion.placement.by_state import is_single, pack_by_state
 from apportion.placement.offers import Offer
-from apportion.placement.packing import Chosen, kinds_of, pack
+from apportion.placement.packing import Chosen, Packed, kinds_of, pack
 from apportion.placement.search import Bin, offer_in, open_bins
 from apportion.placement.state import NodeState
 from apportion.placement.verdicts import Verdict
 from apportion.solving import TIME_LIMIT, check_installed
+from apportion.solving.patterns import TooManyPatternsError
 
 if TYPE_CHECKING:
     from apportion.placement.index import PoolIndex
@@ -61,22 +64,77 @@ def place_batch_exact(
     index.advance(window[2])
     known = _answers(index, asks, {}, window)
     searched = min(len(asks), ASKS_MAX)
-    kinds = kinds_of(asks[:searched])
-    nodes = _nodes(index, asks[:searched], window, known[:searched])
-    most = PAIRS_MAX // max(1, len(kinds))
-    packed = pack(nodes[:most], kinds, window, known[:searched], time_limit)
-    if packed is None:
-        return Batch(known, _touched(known), optimal=False, bound=_least(known), searched=searched)
-    found = _answers(index, asks, packed.chosen, window)
-    best = min(known, found, key=_rank)
-    proven = len(nodes) <= most and searched == len(asks)
-    return Batch(
-        best,
-        _touched(best),
-        optimal=packed.optimal and proven,
-        bound=max(packed.bound, _least(best)) if proven else _least(best),
-        searched=searched,
+    batch = Batch(
+        known, _touched(known), optimal=False, bound=_least(asks, known), searched=searched
     )
+    for search in _searches(asks[:searched]):
+        packed = search(index, asks[:searched], window, batch.answers[:searched], time_limit)
+        if packed is not None:
+            found = _answers(index, asks, packed.chosen, window)
+            batch = _better(batch, found, packed)
+        if batch.optimal:
+            break
+    return batch
+
+
+Search = Callable[
+    ["PoolIndex", Sequence[Ask], tuple[int, int, int], Answers, timedelta], Packed | None
+]
+
+
+def _searches(asks: Sequence[Ask]) -> Iterator[Search]:
+    """Yield how to search: among states of GPUs where these decide alone, else on nodes.
+
+    Where hosts decide too, states tell what is best if hosts had enough, which they often have.
+    """
+    by_state = all(is_single(ask) for ask in asks)
+    if by_state:
+        yield _by_state
+    if not by_state or any(ask.vcpu_milli or ask.memory_mib for ask in asks):
+        yield _on_nodes
+
+
+def _by_state(
+    index: "PoolIndex",
+    asks: Sequence[Ask],
+    window: tuple[int, int, int],
+    known: Answers,
+    time_limit: timedelta,
+) -> Packed | None:
+    with suppress(TooManyPatternsError):
+        return pack_by_state(index.nodes.values(), kinds_of(asks), window, known, time_limit)
+    return None
+
+
+def _on_nodes(
+    index: "PoolIndex",
+    asks: Sequence[Ask],
+    window: tuple[int, int, int],
+    known: Answers,
+    time_limit: timedelta,
+) -> Packed | None:
+    kinds = kinds_of(asks)
+    nodes = _nodes(index, asks, window, known)
+    most = PAIRS_MAX // max(1, len(kinds))
+    packed = pack(nodes[:most], kinds, window, known, time_limit)
+    if packed is None or len(nodes) <= most:
+        return packed
+    # What was not looked at may be better.
+    return Packed(packed.chosen, optimal=False, bound=0)
+
+
+def _better(batch: Batch, found: Answers, packed: Packed) -> Batch:
+    """Return the better of two answers, with what is proven of it.
+
+    A proof for so many requests holds for an answer that places as many.
+    """
+    best = min(batch.answers, found, key=_rank)
+    touched = _touched(best)
+    placed = sum(isinstance(answer, Offer) for answer in best[: batch.searched])
+    holds = batch.searched == len(best) and placed >= len(packed.chosen)
+    bound = max(batch.bound, packed.bound if holds else 0)
+    optimal = holds and packed.optimal and touched == bound
+    return Batch(best, touched, optimal=optimal, bound=bound, searched=batch.searched)
 
 
 def _nodes(
@@ -156,10 +214,13 @@ def _taken(
     for gpu_id in {gpu for _, gpu, _ in chosen.places}:
         for each in open_bins(index.gpu(gpu_id), window[0], window[1]):
             bins[gpu_id, None if each.atom is None else each.atom.id] = each
+    node = index.nodes[chosen.node]
     if any((gpu, atom) not in bins for _, gpu, atom in chosen.places):
         return None
+    if not node.hosts(ask.vcpu_milli, ask.memory_mib, window[0], window[1]):
+        return None
     places = [(device, bins[gpu, atom]) for device, gpu, atom in chosen.places]
-    return offer_in(index.nodes[chosen.node], ask, places, window)
+    return offer_in(node, ask, places, window)
 
 
 def _rank(answers: Answers) -> tuple[int, int]:
@@ -171,6 +232,7 @@ def _touched(answers: Answers) -> int:
     return len({piece.gpu for offer in offers for piece in offer.pieces})
 
 
-def _least(answers: Answers) -> int:
-    """Return what any answer touches that places as much."""
-    return min(1, _touched(answers))
+def _least(asks: Sequence[Ask], answers: Answers) -> int:
+    """Return what any answer touches that places as many: one GPU, unless hosts are enough."""
+    placed = sum(isinstance(answer, Offer) for answer in answers)
+    return int(placed > sum(not ask.devices for ask in asks))

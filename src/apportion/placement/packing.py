@@ -171,7 +171,7 @@ class _Model:
         if gpu.split == "mig":
             over: defaultdict[int, list[cp_model.IntVar]] = defaultdict(list)
             for each, _, number in here:
-                for unit in _units(gpu, each):
+                for unit in units_of(gpu, each):
                     over[unit].append(number)
             for numbers in over.values():
                 self.model.add(sum(numbers) <= touched)
@@ -223,7 +223,7 @@ def kinds_of(asks: Sequence[Ask]) -> list[Kind]:
     return [Kind(asks[numbers[0]], tuple(numbers)) for numbers in kinds.values()]
 
 
-def _units(gpu: GpuState, each: Bin) -> Iterator[int]:
+def units_of(gpu: GpuState, each: Bin) -> Iterator[int]:
     """Yield the units of a MIG GPU that a piece takes; a whole one takes every atom's."""
     mask = 0
     for atom in gpu.atoms:

@@ -63,7 +63,7 @@ def place_on(
         return None
     bins = bins_of(node.gpus, ask, lambda gpu: open_bins(gpu, start, end))
     for domain in near(bins, ask):
-        chosen = _pack(ask, domain, steps)
+        chosen = assign(ask, domain, steps)
         if chosen is not None:
             return offer_in(node, ask, chosen, (start, end, now))
     return None
@@ -109,7 +109,7 @@ def fits_beside(gpus: Sequence[GpuState], ask: Ask, others: Sequence[DeviceAsk])
     """
     both = replace(ask, devices=(*ask.devices, *others))
     try:
-        return _pack(both, bins_of(gpus, both, _full), STEPS_MIN) is not None
+        return assign(both, bins_of(gpus, both, _full), STEPS_MIN) is not None
     except SearchExhaustedError:
         return False
 
@@ -122,7 +122,7 @@ def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
     """
     bins = bins_of(node.gpus, ask, lambda gpu: _full(gpu) if gpu.bookable or not bookable else ())
     try:
-        return any(_pack(ask, domain, STEPS_MAX) is not None for domain in near(bins, ask))
+        return any(assign(ask, domain, STEPS_MAX) is not None for domain in near(bins, ask))
     except SearchExhaustedError:
         return True
 
@@ -197,8 +197,11 @@ def _full(gpu: GpuState) -> Iterator[Bin]:
 # -------------------------------------------------------------------------------
 
 
-def _pack(ask: Ask, bins: list[Bin], steps: int) -> list[tuple[int, Bin]] | None:
-    """Give each piece its bin, as (device, bin); None when there is no way."""
+def assign(ask: Ask, bins: list[Bin], steps: int) -> list[tuple[int, Bin]] | None:
+    """Give each piece its bin, as (device, bin) in the devices' order; None when there is no way.
+
+    Raises SearchExhaustedError after ``steps`` tries.
+    """
     fits = [[at for at, each in enumerate(bins) if each.takes(device)] for device in ask.devices]
     whole = _whole(ask, [bins[at] for at in fits[0]]) if len(fits) == 1 else None
     if whole is not None:

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from apportion.geometry.search import follow
 from apportion.planning.asks import MOST_HOLDERS
 from apportion.planning.capabilities import ClusterGpuCaps
-from apportion.planning.covering import Counts, Covering, Sort, Whole, cover
+from apportion.planning.covering import Covering, Sort, Whole, cover
 from apportion.planning.isolation import Mechanism
 from apportion.planning.packing import GREEDY, Item, Packer, Proof
-from apportion.planning.patterns import Patterns, TooManyPatternsError
 from apportion.solving import TIME_LIMIT, check_installed
+from apportion.solving.flows import Counts
+from apportion.solving.patterns import Patterns, TooManyPatternsError
 
 
 def pack_fewest(
@@ -117,7 +118,7 @@ def _instances(names: Sequence[str], caps: ClusterGpuCaps) -> Patterns[frozenset
     def take(masks: frozenset[int], kind: int) -> frozenset[int] | None:
         return frozenset(follow(masks, profiles[names[kind]])) or None
 
-    return Patterns(len(names), frozenset({0}), take)
+    return Patterns(len(names), [frozenset({0})], take)
 
 
 def _portions(sizes: Sequence[Fraction | int], total: int) -> Patterns[tuple[int, int]]:
@@ -135,7 +136,7 @@ def _portions(sizes: Sequence[Fraction | int], total: int) -> Patterns[tuple[int
         after = free - units[kind]
         return left(after, holders - 1) if after >= 0 and holders else None
 
-    return Patterns(len(units), left(total * parts, MOST_HOLDERS), take)
+    return Patterns(len(units), [left(total * parts, MOST_HOLDERS)], take)
 
 
 # -- there and back --------------------------------------------------------------------------------

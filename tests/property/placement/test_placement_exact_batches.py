@@ -1,17 +1,19 @@
 """Exact batches, judged by trying every way to place a few requests on small fleets."""
 
+import random
 import sys
 from datetime import timedelta
 from itertools import product
 
 import pytest
+from bench.replay.mig import PLACES, PROFILES, SLICES, fewest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from placement_judge import Booking, Gpu, Node, World, near_enough
 from placement_strategies import asks, windows, worlds
 
 from apportion.errors import InvalidInputError
-from apportion.placement import Ask, DeviceAsk, Offer, Verdict
+from apportion.placement import Ask, DeviceAsk, Expression, Offer, Selector, Verdict
 from apportion.placement.exact import Batch, place_batch_exact
 
 NO_TIME = timedelta(microseconds=1)
@@ -107,7 +109,7 @@ def batches(draw, most=3):
     return world, members[:most], draw(windows)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(batches())
 def test_no_way_places_more_or_touches_fewer_gpus(case):
     world, members, window = case
@@ -144,6 +146,68 @@ def test_requests_that_the_default_would_scatter_share_gpus():
     batch = place_batch_exact(world.index(), members, (0, 9, 0))
     assert placed(world, batch, members, (0, 9)) == (4, 1)
     assert batch.optimal
+
+
+H100 = [
+    (tuple(unit for unit in range(SLICES) if place >> unit & 1), profile)
+    for profile in PROFILES
+    for place in PLACES[profile]
+]
+
+
+def profiles(seed, count, host=0):
+    """Draw as many requests for one instance each."""
+    names = random.Random(seed).choices(PROFILES, k=count)
+    asks = [
+        Ask(
+            (DeviceAsk("gpu.mig", selector=Selector((Expression("migProfile", "In", (name,)),))),),
+            host,
+        )
+        for name in names
+    ]
+    return asks, {name: names.count(name) for name in PROFILES}
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_on_an_idle_fleet_the_optimum_over_the_28_patterns_is_met(host):
+    fleet = [
+        Node(at, tuple(Gpu(8 * at + each, "mig", 8, atoms=H100) for each in range(8)), vcpu=64)
+        for at in range(12)
+    ]
+    members, counts = profiles(5, 120, host)
+    world = World(tuple(fleet))
+    batch = place_batch_exact(world.index(), members, (0, 5, 0))
+    assert batch.gpus == fewest(counts)
+    assert (batch.optimal, batch.bound) == (True, batch.gpus)
+    assert placed(world, batch, members, (0, 5)) == (120, batch.gpus)
+
+
+def test_where_hosts_are_short_the_pieces_go_where_hosts_have_enough():
+    # Both would lie on one GPU, and no host has enough for both.
+    fleet = tuple(Node(at, (Gpu(at, "slots", 2),), vcpu=3) for at in range(2))
+    members = [Ask((DeviceAsk("gpu.slot"),), 2)] * 3
+    world = World(fleet)
+    batch = place_batch_exact(world.index(), members, (0, 5, 0))
+    assert placed(world, batch, members, (0, 5)) == (2, 2)
+    assert (batch.optimal, batch.bound) == (True, 2)
+
+
+def test_requests_for_hosts_alone_touch_no_gpu_even_where_others_would():
+    world = World((Node(0, (Gpu(0, "slots", 2),), memory=6),))
+    members = [Ask((), 0, 3), Ask((DeviceAsk("gpu.slot"),), 0, 1), Ask((), 0, 3)]
+    batch = place_batch_exact(world.index(), members, (0, 5, 0))
+    assert placed(world, batch, members, (0, 5)) == (2, 0)
+    assert (batch.optimal, batch.bound) == (True, 0)
+
+
+def test_where_nodes_are_too_many_to_weigh_nothing_is_claimed(monkeypatch):
+    monkeypatch.setattr("apportion.placement.exact.PAIRS_MAX", 1)
+    fleet = tuple(Node(at, (Gpu(at, "slots", 2),), vcpu=3 + at) for at in range(3))
+    members = [Ask((DeviceAsk("gpu.slot", 2),), 4)] * 2
+    world = World(fleet)
+    batch = place_batch_exact(world.index(), members, (0, 5, 0))
+    assert placed(world, batch, members, (0, 5)) == (2, 2)
+    assert (batch.optimal, batch.bound) == (False, 1)
 
 
 def test_what_has_no_room_beside_the_others_says_why():

@@ -5,7 +5,7 @@ more? Nodes from which the same can follow are one node, so a graph is small whe
 stands for are millions.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 State = TypeVar("State", bound=Hashable)
@@ -32,22 +32,23 @@ class Patterns(Generic[State]):
 
     ``take(state, kind)`` gives the state after one more piece, or None where it has no room.
     `nodes` has every node by its number, each after those that it leads to; `END` is none of them.
+    `starts` has the node at which a GPU in each of the states ``starts`` stands.
     """
 
     def __init__(
-        self, kinds: int, start: State, take: Callable[[State, int], State | None]
+        self, kinds: int, starts: Iterable[State], take: Callable[[State, int], State | None]
     ) -> None:
         self.nodes: dict[int, Node] = {}
         self._kinds = kinds
         self._take = take
         self._numbers: dict[Node, int] = {}
         self._seen: dict[tuple[int, State], int] = {}
-        self.start = self._grow(start)
+        self.starts = tuple(self._grow(start) for start in starts)
 
-    def path(self, counts: Sequence[int]) -> Iterator[tuple[int, bool]]:
+    def path(self, start: int, counts: Sequence[int]) -> Iterator[tuple[int, bool]]:
         """Yield (node, is one taken?) along the way that takes so many pieces of each kind."""
         left = list(counts)
-        at = self.start
+        at = start
         while at != END:
             kind, taken, passed = self.nodes[at]
             takes = left[kind] > 0
