@@ -7,7 +7,7 @@ import logging
 import pytest
 from tenants_asking import As
 
-from apportion.authority.service import authenticate
+from apportion.authority.service import Identities
 from apportion.store.connections import transaction
 from apportion.testing.builders import KEY
 
@@ -339,7 +339,7 @@ async def test_what_happens_to_a_token_is_told_and_audited_without_hashes(root):
 
 async def test_a_token_made_for_a_tenant_below_belongs_to_it(root, runtime):
     acme = await root.tenant_of("acme")
-    caller = await authenticate(runtime, acme.token)
+    caller = await Identities(runtime).authenticate(acme.token)
     assert (caller.tenant_id, caller.authority.home) == ("acme", "acme")
     [event] = await acme.events("token.created")
     assert event["subject"] == acme.token_id

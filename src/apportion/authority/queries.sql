@@ -1,8 +1,9 @@
--- name: find_token
--- The token, the tenant that is acted for (NULL where the token's tenant is not above it), and the
--- policies that hold there: the tenant's own and those of all tenants above it.
+-- name: find_tokens
+-- For each that is asked for (at tells which): the token, the tenant that is acted for (NULL where the
+-- token's tenant is not above it), and the policies that hold there: the tenant's own and those of all
+-- tenants above it.
 SELECT
-    tokens.id, tokens.tenant_id, tokens.role, tokens.actions, tokens.expires_at, tokens.last_used_at,
+    asked.at, tokens.id, tokens.tenant_id, tokens.role, tokens.actions, tokens.expires_at, tokens.last_used_at,
     acting.id AS acting, acting.ancestors,
     COALESCE(
         (
@@ -15,24 +16,25 @@ SELECT
         ),
         '[]'
     ) AS policies
-FROM tokens
+FROM json_to_recordset(%(asked)s::json) AS asked (at int, hash bytea, tenant_id text)
+JOIN tokens
+    ON (tokens.hash = asked.hash OR (previous_hash = asked.hash AND previous_until > %(now)s))
+    AND revoked_at IS NULL
+    AND (expires_at IS NULL OR expires_at > %(now)s)
 JOIN tenants AS home ON home.id = tokens.tenant_id AND home.deleted_at IS NULL
 LEFT JOIN tenants AS acting
-    ON acting.id = coalesce(%(tenant_id)s::text, tokens.tenant_id)
+    ON acting.id = coalesce(asked.tenant_id, tokens.tenant_id)
     AND acting.deleted_at IS NULL
-    AND tokens.tenant_id = ANY (acting.ancestors)
-WHERE (hash = %(hash)s OR (previous_hash = %(hash)s AND previous_until > %(now)s))
-    AND revoked_at IS NULL
-    AND (expires_at IS NULL OR expires_at > %(now)s);
+    AND tokens.tenant_id = ANY (acting.ancestors);
 
 -- name: hold_tenant
 -- Waits for a deletion under way, and then finds nothing.
 SELECT ancestors FROM tenants WHERE id = %(id)s AND deleted_at IS NULL FOR KEY SHARE;
 
 -- name: note_use
--- Never waits: when somebody else has the row, the use is noted by them.
+-- Never waits: when somebody else has a row, the use is noted by them.
 UPDATE tokens SET last_used_at = %(now)s
-WHERE id IN (SELECT id FROM tokens WHERE id = %(id)s FOR NO KEY UPDATE SKIP LOCKED);
+WHERE id IN (SELECT id FROM tokens WHERE id = ANY (%(ids)s) FOR NO KEY UPDATE SKIP LOCKED);
 
 -- name: ensure_root
 WITH root AS (

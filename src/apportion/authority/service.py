@@ -25,8 +25,10 @@ from apportion.authority.engine import (
     effect_of,
 )
 from apportion.errors import ConflictError, ForbiddenError, NotFoundError, UnauthenticatedError
+from apportion.store.batches import as_rows
 from apportion.store.connections import Connection, transaction
 from apportion.store.errors import guards, register
+from apportion.store.groups import READ_MAX, Groups
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 
@@ -110,30 +112,63 @@ def key_id(key: bytes) -> str:
     return hashlib.sha256(b"apportion key:" + key).hexdigest()[:16]
 
 
-async def authenticate(
-    runtime: Runtime, token: str, request_id: str | None = None, *, tenant_id: str | None = None
-) -> Caller:
-    """Return the caller that a token stands for, acting for its own tenant or one below it.
+class Identities:
+    """Who tokens stand for, as the database has it when they are shown.
 
-    Raises UnauthenticatedError for an unknown, revoked or expired token, in one and the same words;
-    NotFoundError for a tenant that the token's tenant is not above of.
+    Nothing is kept: a token that is revoked and a policy that is changed count for whoever comes
+    next. Those who come while others are looked up are looked up together, in the next query.
     """
-    now = runtime.now()
-    async with transaction(runtime.db) as connection:
-        cursor = await connection.execute(
-            _QUERIES["find_token"],
-            {"hash": hash_token(runtime.key, token), "now": now, "tenant_id": tenant_id},
-        )
-        row = await cursor.fetchone()
-        if row is not None and _use_is_stale(row["last_used_at"], now):
-            await connection.execute(_QUERIES["note_use"], {"id": row["id"], "now": now})
-    if row is None:
-        raise UnauthenticatedError(
-            "the token is unknown, revoked or expired",
-            hint="Send `Authorization: Bearer TOKEN`; `apportion up` wrote one to STATE/root.token",
-        )
-    if row["acting"] is None:
-        raise no_tenant(tenant_id or row["tenant_id"])
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._groups = Groups(self._find, most=READ_MAX)
+
+    async def authenticate(
+        self, token: str, request_id: str | None = None, *, tenant_id: str | None = None
+    ) -> Caller:
+        """Return the caller that a token stands for, for its own tenant or one below it.
+
+        Raises UnauthenticatedError for an unknown, revoked or expired token, in one and the same
+        words; NotFoundError for a tenant that the token's tenant is not above of.
+        """
+        row = await self._groups.ask(None, (hash_token(self._runtime.key, token), tenant_id))
+        if row is None:
+            raise UnauthenticatedError(
+                "the token is unknown, revoked or expired",
+                hint="Send `Authorization: Bearer TOKEN`;"
+                " `apportion up` wrote one to STATE/root.token",
+            )
+        if row["acting"] is None:
+            raise no_tenant(tenant_id or row["tenant_id"])
+        return _caller(row, request_id)
+
+    async def _find(
+        self, asked: Sequence[tuple[bytes, str | None]]
+    ) -> list[Mapping[str, Any] | None]:
+        now = self._runtime.now()
+        different = list(dict.fromkeys(asked))
+        async with transaction(self._runtime.db) as connection:
+            found = await _find_tokens(connection, different, now)
+            stale = {row["id"] for row in found.values() if _use_is_stale(row["last_used_at"], now)}
+            if stale:
+                await connection.execute(_QUERIES["note_use"], {"ids": sorted(stale), "now": now})
+        return [found.get(each) for each in asked]
+
+
+async def _find_tokens(
+    connection: Connection, asked: Sequence[tuple[bytes, str | None]], now: datetime
+) -> dict[tuple[bytes, str | None], Mapping[str, Any]]:
+    """Return what is known of tokens by their hashes, each for the tenant that it is to act for."""
+    rows = [
+        {"at": at, "hash": hashed, "tenant_id": tenant_id}
+        for at, (hashed, tenant_id) in enumerate(asked)
+    ]
+    parameters = {"asked": as_rows(rows), "now": now}
+    cursor = await connection.execute(_QUERIES["find_tokens"], parameters)
+    return {asked[row["at"]]: row for row in await cursor.fetchall()}
+
+
+def _caller(row: Mapping[str, Any], request_id: str | None) -> Caller:
     return Caller(
         row["acting"],
         row["id"],
@@ -321,11 +356,8 @@ def new_secret(runtime: Runtime) -> str:
 
 async def is_valid(runtime: Runtime, connection: Connection, token: str) -> bool:
     """Tell whether a token that was kept somewhere still works."""
-    cursor = await connection.execute(
-        _QUERIES["find_token"],
-        {"hash": hash_token(runtime.key, token), "now": runtime.now(), "tenant_id": None},
-    )
-    return await cursor.fetchone() is not None
+    hashed = hash_token(runtime.key, token)
+    return bool(await _find_tokens(connection, [(hashed, None)], runtime.now()))
 
 
 async def foreign_tokens(runtime: Runtime, connection: Connection) -> int:

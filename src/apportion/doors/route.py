@@ -13,7 +13,7 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 from psycopg import Error
 
-from apportion.authority.service import Caller, authenticate, authorize_at_door
+from apportion.authority.service import Caller, Identities, authorize_at_door
 from apportion.doors.body import read_body
 from apportion.doors.problems import shown
 from apportion.doors.rights import right_of
@@ -78,11 +78,9 @@ async def identify(request: Request, right: str) -> Caller:
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
         raise UnauthenticatedError("no bearer token was sent", hint=_HOW_TO_AUTHENTICATE)
-    caller = await authenticate(
-        runtime_of(request),
-        token,
-        request.state.request_id,
-        tenant_id=request.headers.get(TENANT_HEADER),
+    identities = cast("Identities", request.app.state.identities)
+    caller = await identities.authenticate(
+        token, request.state.request_id, tenant_id=request.headers.get(TENANT_HEADER)
     )
     authorize_at_door(caller, right)
     return caller

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from apportion.authority.service import Identities
 from apportion.doors.problems import RefusedRequestError, respond
 from apportion.errors import ApportionError, NotFoundError
 from apportion.events import api as events
@@ -59,6 +60,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.runtime = runtime
+    app.state.identities = Identities(runtime)
     app.state.reservations = reservations
     app.state.feed = Feed(runtime)
     app.state.webhook_networks = webhook_networks
