@@ -70,6 +70,10 @@ class Question:
     pool: tuple[str, str] | None
     context: Mapping[str, Value]
 
+    def __hash__(self) -> int:
+        """Hash what tells questions apart most, the context by its items."""
+        return hash((self.token, self.action, self.tenants, self.pool, *self.context.items()))
+
 
 def _role_policy(role: Role) -> Policy:
     groups = ", ".join(f'Action::"{group}"' for group in GRANTS[role])
@@ -89,8 +93,14 @@ def decide(question: Question, added: Sequence[Policy]) -> Ruling:
     """Decide a question by the roles' policies and the added ones.
 
     One that cannot be evaluated does not permit; if it forbids, it forbids: an overflow in its
-    condition must not open what it closes.
+    condition must not open what it closes. The answer depends on what is given and on nothing else,
+    so one that is asked again is remembered.
     """
+    return _decide(question, tuple(added))
+
+
+@lru_cache(maxsize=1024)
+def _decide(question: Question, added: tuple[Policy, ...]) -> Ruling:
     policies = (*BUILT_IN, *added)
     result = cedarpy.is_authorized(  # pyright: ignore[reportUnknownMemberType] - bare dicts there
         {

@@ -15,6 +15,8 @@ from apportion.errors import InvalidInputError
 ENTROPY_BYTES: Final = 10
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS: Final = [high + low for high in _ALPHABET for low in _ALPHABET]
+_SHIFTS: Final = range(120, -1, -10)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BODY = r"[0-7][0-9a-hjkmnp-tv-z]{25}"
 
@@ -58,4 +60,4 @@ def check_id(prefix: str, text: str, field: str) -> str:
 def _encode(data: bytes) -> str:
     """Write 128 bits as 26 digits of 5 bits; the first holds only 3."""
     number = int.from_bytes(data, "big")
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])

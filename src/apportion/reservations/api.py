@@ -61,7 +61,7 @@ class BatchAnswer(BaseModel):
     items: list[BatchMade | BatchRefused]
 
 
-def _service(request: Request) -> Reservations:
+async def _service(request: Request) -> Reservations:
     return cast("Reservations", request.app.state.reservations)
 
 

@@ -109,7 +109,7 @@ class Planner:
             covered = [each for each in usable if self._covers(draft, each, amounts)]
             start = earliest_start(self._fleet, draft, covered, (first, last, self._now)) or first
         window = draft.window(start)
-        best: tuple[tuple[int, int], _Found] | None = None
+        rooms: list[_Found] = []
         verdicts: dict[str, Verdict] = {}
         short: list[Short] = []
         for pool in usable:
@@ -119,15 +119,22 @@ class Planner:
             elif isinstance(found, Verdict):
                 verdicts[pool.id] = found
             else:
-                node = self._fleet.indexes[pool.id].nodes[found.offer.node]
-                price = cost(node, draft.ask, found.offer)
-                if best is None or price < best[0]:
-                    best = (price, found)
-        if best is not None:
-            return self._place(draft, best[1], window)
+                rooms.append(found)
+        if rooms:
+            return self._place(draft, self._tightest(draft, rooms), window)
         if not verdicts:
             return self._reasons.over_quota(draft, short)
         return self._reasons.no_room(draft, verdicts, short)
+
+    def _tightest(self, draft: Draft, rooms: Sequence[_Found]) -> _Found:
+        """Return the room that costs those who come later least; the first of equals."""
+        if len(rooms) == 1:
+            return rooms[0]
+        return min(rooms, key=lambda found: self._price(draft, found))
+
+    def _price(self, draft: Draft, found: _Found) -> tuple[int, int]:
+        node = self._fleet.indexes[found.pool.id].nodes[found.offer.node]
+        return cost(node, draft.ask, found.offer)
 
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""

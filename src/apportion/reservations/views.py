@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from apportion.bookings import service as bookings
@@ -38,12 +39,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
         state=row["state"],
         reason=row["reason"],
         devices=row["devices"],
-        resources=HostOut.model_validate(
-            {
-                "vcpu": exact_text(Fraction(row["vcpu_milli"], 1000)),
-                "memoryGiB": exact_text(Fraction(row["memory_mib"], 1024), 10),
-            }
-        ),
+        resources=_host(row["vcpu_milli"], row["memory_mib"]),
         placement=PlacementSpec.model_validate(row["placement"]),
         start=row["starts_at"] or row["asked_start"],
         end=row["ends_at"] or row["asked_end"],
@@ -70,4 +66,14 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
             )
             for each in booked
         ],
+    )
+
+
+@lru_cache(maxsize=1024)
+def _host(vcpu_milli: int, memory_mib: int) -> HostOut:
+    return HostOut.model_validate(
+        {
+            "vcpu": exact_text(Fraction(vcpu_milli, 1000)),
+            "memoryGiB": exact_text(Fraction(memory_mib, 1024), 10),
+        }
     )

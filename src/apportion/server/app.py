@@ -64,7 +64,8 @@ def create_app(
     app.state.reservations = reservations
     app.state.feed = Feed(runtime)
     app.state.webhook_networks = webhook_networks
-    rooms = (tenants, pools, quotas, nodes, reservations_api, metering, events, webhooks)
+    # Routes are tried in this order: what is asked most comes first.
+    rooms = (reservations_api, tenants, pools, quotas, nodes, metering, events, webhooks)
     routers = [*(each.router for each in rooms), health.router(ready)]
     for router in routers:
         app.include_router(router)

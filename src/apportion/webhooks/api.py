@@ -32,7 +32,7 @@ class DeliveryPage(Page[DeliveryView]):
     """Deliveries, oldest first."""
 
 
-def networks_of(request: Request) -> Sequence[Network]:
+async def networks_of(request: Request) -> Sequence[Network]:
     """Return the networks that webhooks may reach beside the open one."""
     return cast("Sequence[Network]", request.app.state.webhook_networks)
 
