@@ -79,11 +79,14 @@ async def test_a_retry_that_dies_places_what_waits_later_and_once(world, killer)
     pool = await slots(world)
     holder = await world.create(ask(pool.id, device("gpu.slot", units=2), duration="1h", vcpu=8))
     asks = [
-        ask(pool.id, device("gpu.slot"), duration="1h", vcpu=4),
-        ask(pool.id, device("gpu.slot", units=2), duration="1h"),
-        ask(pool.id, device("gpu.slot"), duration="1h", vcpu=4),
+        ask(pool.id, device("gpu.slot"), duration="50m", vcpu=4),
+        ask(pool.id, device("gpu.slot", units=2), duration="50m"),
+        ask(pool.id, device("gpu.slot"), duration="50m", vcpu=4),
     ]
-    waiting = [await world.create(each) for each in asks]
+    waiting = []
+    for each in asks:
+        world.clock.advance(seconds=1)  # who came first is tried first
+        waiting.append(await world.create(each))
     await world.reservations.release(world.caller, holder.id)
     seen = set()
 
