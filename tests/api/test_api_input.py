@@ -34,6 +34,12 @@ GOOD = {
     "update_webhook": {"version": 1},
     "join_node": {"node": "n1", "host": {"logical_cpus": 8, "memory_mib": 1024}},
     "report_inventory": {"node": "n1", "host": {"logical_cpus": 8, "memory_mib": 1024}},
+    "report_node": {
+        "sequence": 1,
+        "observed_generation": 1,
+        "inventory": {"node": "n1", "host": {"logical_cpus": 8, "memory_mib": 1024}},
+    },
+    "update_node": {"mig_layout_from": "node"},
     "set_quota": {"pool_id": "p", "resource": "gpu", "max": 1},
     "create_reservation": {"pool_id": "p", "duration": "1h"},
     "create_reservations": {"reservations": [{"pool_id": "p", "duration": "1h"}]},

@@ -46,6 +46,12 @@ BODIES = {
     "set_quota": {"pool_id": "{pool_id}", "resource": "gpu", "max": 0},
     "join_node": inventory("n9", gpu("H100", 0, node="n9")).model_dump(mode="json", by_alias=True),
     "report_inventory": inventory("n1", gpu("H100", 0)).model_dump(mode="json", by_alias=True),
+    "report_node": {
+        "sequence": 1,
+        "observed_generation": 1,
+        "inventory": inventory("n1", gpu("H100", 0)).model_dump(mode="json", by_alias=True),
+    },
+    "update_node": {"mig_layout_from": "node"},
     "create_reservation": {
         "pool_id": "{pool_id}",
         "devices": [{"class": "gpu"}],
@@ -86,6 +92,9 @@ OWNER_ONLY = (
     "join_node",
     "report_inventory",
     "get_node",
+    "get_spec",
+    "report_node",
+    "update_node",
 )
 
 

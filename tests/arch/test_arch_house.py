@@ -20,6 +20,7 @@ ROOMS = (
     "nodes",
     "bookings",
     "reservations",
+    "partitions",
     "metering",
 )
 OPEN_TO_OTHERS = {"actions", "service", "schemas", "policy"}

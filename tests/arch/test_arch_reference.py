@@ -55,6 +55,8 @@ def test_every_event_type_is_documented():
     written |= in_code(
         r'"((?:node|reservation|pool|quota)\.(?:joined|reported|started|ended|failed))"'
     )
+    written |= in_code(r'"(node\.mig\.\w+)"')
+    written |= {f"node.mig.{name}" for name in in_code(r'\.move\(\s*"(\w+)"')}
     assert first_cells("events.md", "Types") == written
 
 
@@ -73,7 +75,7 @@ def test_every_reason_of_an_atom_is_documented():
     written = set(re.findall(r"reason = '(\w+)'", queries))
     written |= set(re.findall(r'reason(?: = |=)"(\w+)"', code))
     written |= set(re.findall(r'return "(failed)"', code))
-    named = "PARTITION_PENDING|SPLIT|MISSING|NEEDS_RESET|FOREIGN"
+    named = "PARTITION_PENDING|NOT_CONVERGED|SPLIT|MISSING|NEEDS_RESET|FOREIGN"
     written |= set(re.findall(rf'(?:{named}): Final = "(\w+)"', code))
     assert documented == written
 

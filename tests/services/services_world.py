@@ -7,6 +7,7 @@ from fractions import Fraction
 from apportion.authority.service import ROOT, Caller, ensure_root
 from apportion.metering.service import usage
 from apportion.nodes.service import import_inventories, list_atoms, sync_placements
+from apportion.partitions.service import Gate
 from apportion.pools.schemas import QuotaSet
 from apportion.pools.service import create_pool, get_pool, set_quota
 from apportion.reservations.fleet import Fleet, micros
@@ -32,6 +33,7 @@ class World:
     def restart(self):
         """Forget everything that is only in memory."""
         self.reservations = Reservations(self.runtime)
+        self.gate = Gate(self.runtime)
 
     async def prepare(self):
         async with transaction(self.db) as connection:
@@ -70,6 +72,7 @@ class World:
 
     async def tick(self, **by):
         self.clock.advance(**by)
+        await self.gate.advance()
         return await self.reservations.lifecycle.advance()
 
     async def quota(self, pool, resource, limit):

@@ -134,6 +134,17 @@ ROWS = {
         "since": DAY,
         "reason": '{"code": "units_booked"}',
     },
+    "node_layouts": {
+        "node_id": 1,
+        "tenant_id": "root",
+        "pool_id": "pool_1",
+        "state": "scheduled",
+        "granted": "{}",
+        "pending": '{"replicas": 2}',
+        "hold_from": "2026-03-02 10:00+00",
+        "since": DAY,
+        "reason": '{"code": "waiting_for_holders"}',
+    },
     "host_bookings": {
         "tenant_id": "root",
         "node_id": 1,

@@ -133,6 +133,20 @@ BROKEN = {
         ({"uid": "node_2", "name": "n2", "health": "fine"}, "nodes_health_known"),
         ({"uid": "node_2", "name": "n2", "health": "degraded"}, "nodes_health_reason"),
         ({"uid": "node_2", "name": "n2", "health_reason": "x"}, "nodes_health_reason"),
+        ({"uid": "node_2", "name": "n2", "mig_layout_from": "me"}, "nodes_layout_from_known"),
+        ({"uid": "node_2", "name": "n2", "spec_generation": 0}, "nodes_spec_counted"),
+        (
+            {
+                "uid": "node_2",
+                "name": "n2",
+                "report_sequence": 1,
+                "observed_generation": 2,
+                "observed_at": DAY,
+            },
+            "nodes_observed_was_asked",
+        ),
+        ({"uid": "node_2", "name": "n2", "report_sequence": 1}, "nodes_observed_whole"),
+        ({"uid": "node_2", "name": "n2", "converged": "[]"}, "nodes_converged_is_object"),
     ],
     "node_resources": [
         ({"resource": "disk"}, "node_resources_resource_known"),
@@ -199,6 +213,22 @@ BROKEN = {
         ({"id": "res_2", "vcpu_milli": -1}, "reservations_host_not_negative"),
         ({"id": "res_2", "candidates": ["pool_9"], "pool_id": "pool_9"}, "reservations_pool_fkey"),
         ({}, "reservations_pkey"),
+    ],
+    "node_layouts": [
+        ({}, "node_layouts_pkey"),
+        ({"node_id": 2, "state": "held", "hold_from": None}, "node_layouts_state_known"),
+        ({"node_id": 2, "pending": None}, "node_layouts_pending_given"),
+        (
+            {"node_id": 2, "state": "settled", "hold_from": None},
+            "node_layouts_pending_given",
+        ),
+        ({"node_id": 2, "hold_from": None}, "node_layouts_held_while_changing"),
+        ({"node_id": 2, "state": "pending"}, "node_layouts_held_while_changing"),
+        ({"node_id": 2, "state": "granted"}, "node_layouts_grant_numbered"),
+        ({"node_id": 2, "granted": "[]"}, "node_layouts_cuts_are_objects"),
+        ({"node_id": 2, "pending": "4"}, "node_layouts_cuts_are_objects"),
+        ({"node_id": 2, "reason": "{}"}, "node_layouts_reason_coded"),
+        ({"node_id": 2}, "node_layouts_node_fkey"),
     ],
     "host_bookings": [
         ({}, "host_bookings_reservation_key"),

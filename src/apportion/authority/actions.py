@@ -60,6 +60,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "compute:nodes:read": Action("read"),
     "compute:nodes:join": Action("report", "pool"),
     "compute:nodes:report": Action("report", "pool"),
+    "compute:nodes:manage": Action("operate", "pool"),
     "compute:gpus:read": Action("read"),
     "compute:atoms:read": Action("read"),
     "compute:quotas:read": Action("read"),

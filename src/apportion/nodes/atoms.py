@@ -6,6 +6,7 @@ and its slots, or one atom of free shares; any other GPU is itself the atom. A G
 is changing has nothing to book until it has changed.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
@@ -21,6 +22,7 @@ from apportion.pools.policy import DYNAMIC, PoolPolicy, mps_units
 from apportion.quantities.units import WHOLE, span, to_multirange
 
 PARTITION_PENDING: Final = "partitionPending"
+NOT_CONVERGED: Final = "spec_not_converged"
 SPLIT: Final = "split"
 
 
@@ -46,8 +48,12 @@ def derive(
     model: str,
     sharing: str,
     policy: PoolPolicy,
+    awaits_spec: bool = False,
 ) -> GpuSpec:
-    """Derive a GPU's split and atoms from its report and its pool's mode."""
+    """Derive a GPU's split and atoms from its report and its pool's mode.
+
+    ``awaits_spec``: the node is yet to become what it is asked to be, for the first time.
+    """
     demand = sharing == "mig" and policy.mig_layout == DYNAMIC
     split = "mig" if demand else _split(report, sharing, policy)
     common = _common(report, node, model, sharing)
@@ -77,6 +83,8 @@ def derive(
         case _:
             ruler, parts = 1, ()
     reason = _why_nothing(report, board, demand=demand)
+    if reason is None and awaits_spec:
+        reason = NOT_CONVERGED
     atoms = (parent, *parts)
     if reason is not None:
         atoms = tuple(replace(atom, reason=reason) for atom in atoms)
@@ -211,6 +219,18 @@ def _instance(
         profile=profile.name,
         start=placement.start,
     )
+
+
+def instance_profiles(report: GpuReport, board: Board) -> Counter[str]:
+    """Count the instances that exist by their profile, each as the board names it.
+
+    One that the board does not have counts under its own name.
+    """
+    found = {
+        instance.gi_id: _placement(board, instance) or instance.profile
+        for instance in report.mig.instances
+    }
+    return Counter(known if isinstance(known, str) else known[0].name for known in found.values())
 
 
 def _placement(board: Board, instance: MigInstance) -> tuple[Profile, Placement] | None:

@@ -12,6 +12,7 @@ from apportion.events.service import Event, append
 from apportion.geometry import parse_device_name
 from apportion.nodes.atom_rows import write_atoms
 from apportion.nodes.atoms import derive, identify
+from apportion.nodes.cuts import with_cut
 from apportion.nodes.derived import Derived, NodeRows
 from apportion.nodes.host_rows import write_resources
 from apportion.nodes.schemas import GpuReport, Inventory
@@ -50,27 +51,41 @@ async def import_inventories(
     has, InvalidStateError for a new node of an archived pool and for a tenant's own machine in a
     pool that is offered.
     """
-    now = runtime.now()
     owners = {each.owner_tenant_id for each in documents if each.owner_tenant_id is not None}
     async with transaction(runtime.db) as connection:
         # One import of a pool at a time, on the policy that it has by then, and with it the ruler.
         pool = await hold_record(
             connection, caller, action, pool_id, members=owners, field="owner_tenant_id"
         )
-        derived = [_as_reported(document, pool) for document in documents]
-        _check_once(derived)
-        # Whoever keeps a picture of the pool reloads it.
-        holds = any((each.owner_tenant_id or pool.tenant_id) != ROOT for each in documents)
-        await connection.execute(
-            _QUERIES["touch_pool"], {"pool_id": pool_id, "holds_tenant_nodes": holds}
-        )
-        nodes = await _write_nodes(runtime, connection, pool, derived)
-        _check_nodes(pool, derived, nodes)
-        await _write_gpus(connection, pool, derived, nodes)
-        await write_atoms(connection, pool, derived, nodes, now)
-        await write_resources(connection, pool, derived, nodes, now)
-        events = [event for each in derived for event in _events(each, pool, nodes)]
-        await append(connection, caller, now, events)
+        return await take_in(runtime, connection, caller, pool, documents)
+
+
+async def take_in(
+    runtime: Runtime,
+    connection: Connection,
+    caller: Caller,
+    pool: PoolRecord,
+    documents: Sequence[Inventory],
+) -> list[str]:
+    """Take in the reports of some nodes of a pool that the caller holds."""
+    now = runtime.now()
+    names = [document.node for document in documents]
+    cursor = await connection.execute(_QUERIES["standings"], {"pool_id": pool.id, "names": names})
+    standings = {row["name"]: row for row in await cursor.fetchall()}
+    derived = [_as_reported(each, pool, standings.get(each.node)) for each in documents]
+    _check_once(derived)
+    # Whoever keeps a picture of the pool reloads it.
+    holds = any((each.owner_tenant_id or pool.tenant_id) != ROOT for each in documents)
+    await connection.execute(
+        _QUERIES["touch_pool"], {"pool_id": pool.id, "holds_tenant_nodes": holds}
+    )
+    nodes = await _write_nodes(runtime, connection, pool, derived)
+    _check_nodes(pool, derived, nodes)
+    await _write_gpus(connection, pool, derived, nodes)
+    await write_atoms(connection, pool, derived, nodes, now)
+    await write_resources(connection, pool, derived, nodes, now)
+    events = [event for each in derived for event in _events(each, pool, nodes)]
+    await append(connection, caller, now, events)
     return [nodes[each.document.node]["uid"] for each in derived]
 
 
@@ -81,7 +96,7 @@ async def derive_again(
 
     ``nodes`` are the pool's, held by the caller, who holds the pool and its GPUs too.
     """
-    derived = [_as_reported(_last_report(node), pool) for node in nodes]
+    derived = [_as_reported(_last_report(node), pool, node) for node in nodes]
     by_name = {node["name"]: node for node in nodes}
     await _write_gpus(connection, pool, derived, by_name)
     await write_atoms(connection, pool, derived, by_name, now)
@@ -103,7 +118,14 @@ def _last_report(node: Mapping[str, Any]) -> Inventory:
     return Inventory.model_validate(node["inventory"])
 
 
-def _as_reported(document: Inventory, pool: PoolRecord) -> Derived:
+def _as_reported(
+    document: Inventory, pool: PoolRecord, standing: Mapping[str, Any] | None
+) -> Derived:
+    """Derive a node's GPUs from its report, cut as the node is: its pool may ask otherwise by now.
+
+    ``standing`` is the node as it was before the report, None where it is new.
+    """
+    policy = with_cut(pool.policy, None if standing is None else standing["granted"])
     gpus = tuple(
         derive(
             report,
@@ -111,7 +133,8 @@ def _as_reported(document: Inventory, pool: PoolRecord) -> Derived:
             node=document.node,
             model=_model(report, pool, f"gpus[{at}].product"),
             sharing=pool.sharing,
-            policy=pool.policy,
+            policy=policy,
+            awaits_spec=_awaits_spec(document, pool, standing),
         )
         for at, report in enumerate(document.gpus)
     )
@@ -121,6 +144,14 @@ def _as_reported(document: Inventory, pool: PoolRecord) -> Derived:
     if failed:
         return Derived(document, gpus, "degraded", f"failed: {', '.join(failed)}")
     return Derived(document, gpus, "healthy", None)
+
+
+def _awaits_spec(document: Inventory, pool: PoolRecord, standing: Mapping[str, Any] | None) -> bool:
+    """Tell a node whose agent has never yet made it what it is asked to be."""
+    agent = document.agent or (None if standing is None else standing["agent"])
+    if agent is None or pool.agent == "none":
+        return False
+    return standing is None or standing["converged_at"] is None
 
 
 def _model(report: GpuReport, pool: PoolRecord, field: str) -> str:
@@ -184,6 +215,7 @@ async def _write_nodes(
             "inventories": [
                 Jsonb(each.document.model_dump(mode="json", by_alias=True)) for each in derived
             ],
+            "agents": [each.document.agent for each in derived],
             "now": runtime.now(),
         },
     )

@@ -14,14 +14,55 @@ WHERE id = %(pool_id)s;
 
 -- name: hold_nodes
 -- In the order in which bookings of host resources hold them.
-SELECT id, uid, name, health, inventory
+SELECT id, uid, name, health, inventory, agent, mig_layout_from, converged_at, granted
 FROM nodes
-WHERE pool_id = %(pool_id)s
+LEFT JOIN node_layouts ON node_id = id
+WHERE nodes.pool_id = %(pool_id)s AND (%(id)s::int IS NULL OR id = %(id)s)
 ORDER BY id
-FOR NO KEY UPDATE;
+FOR NO KEY UPDATE OF nodes;
+
+-- name: standings
+SELECT name, agent, converged_at, granted
+FROM nodes
+LEFT JOIN node_layouts ON node_id = id
+WHERE nodes.pool_id = %(pool_id)s AND name = ANY (%(names)s);
+
+-- name: node
+SELECT
+    nodes.id, uid, nodes.pool_id, nodes.name, nodes.agent, mig_layout_from, spec_generation, report_sequence,
+    observed_generation, converged, inventory, granted
+FROM nodes
+JOIN pools ON pools.id = nodes.pool_id
+LEFT JOIN node_layouts ON node_id = nodes.id
+WHERE uid = %(uid)s AND pools.tenant_id = %(tenant_id)s;
+
+-- name: take_report
+UPDATE nodes
+SET agent = coalesce(%(agent)s, agent, 'unnamed'),
+    report_sequence = %(sequence)s,
+    observed_generation = %(observed)s,
+    observed_at = %(now)s,
+    converged = %(converged)s,
+    converged_at = CASE WHEN %(done)s THEN coalesce(converged_at, %(now)s) ELSE converged_at END
+WHERE id = %(id)s;
+
+-- name: raise_spec
+UPDATE nodes SET spec_generation = spec_generation + 1 WHERE id = %(id)s RETURNING spec_generation;
+
+-- name: raise_specs
+UPDATE nodes SET spec_generation = spec_generation + 1 WHERE pool_id = %(pool_id)s;
+
+-- name: set_layout_from
+UPDATE nodes
+SET mig_layout_from = %(mig_layout_from)s, spec_generation = spec_generation + 1
+WHERE id = %(id)s AND mig_layout_from <> %(mig_layout_from)s
+RETURNING spec_generation;
 
 -- name: hold_gpus_of_pool
-SELECT 1 FROM gpus WHERE pool_id = %(pool_id)s ORDER BY id FOR NO KEY UPDATE;
+SELECT 1 FROM gpus
+WHERE pool_id = %(pool_id)s AND (%(node)s::int IS NULL OR node_id = %(node)s)
+ORDER BY id
+FOR NO KEY UPDATE;
 
 -- name: products
 SELECT product, board, array_agg(DISTINCT nodes.name ORDER BY nodes.name) AS nodes,
@@ -36,21 +77,22 @@ ORDER BY product, board;
 -- Who owns a machine is said when it joins, and stays.
 INSERT INTO nodes (
     uid, tenant_id, pool_id, name, target, controller, health, health_reason, inventory,
-    inventory_at, created_at
+    inventory_at, created_at, agent
 )
 SELECT
     uid, tenant_id, %(pool_id)s, name, %(target)s, controller, health, health_reason, inventory,
-    %(now)s, %(now)s
+    %(now)s, %(now)s, agent
 FROM unnest(
     %(uids)s::text[], %(tenant_ids)s::text[], %(names)s::text[], %(controllers)s::text[],
-    %(healths)s::text[], %(health_reasons)s::text[], %(inventories)s::jsonb[]
-) AS new (uid, tenant_id, name, controller, health, health_reason, inventory)
+    %(healths)s::text[], %(health_reasons)s::text[], %(inventories)s::jsonb[], %(agents)s::text[]
+) AS new (uid, tenant_id, name, controller, health, health_reason, inventory, agent)
 ON CONFLICT (pool_id, name) DO UPDATE SET
     controller = excluded.controller,
     health = excluded.health,
     health_reason = excluded.health_reason,
     inventory = excluded.inventory,
-    inventory_at = excluded.inventory_at
+    inventory_at = excluded.inventory_at,
+    agent = coalesce(excluded.agent, nodes.agent)
 RETURNING id, uid, tenant_id, name, xmax = 0 AS joined;
 
 -- name: homes
@@ -171,7 +213,7 @@ DELETE FROM node_resources WHERE node_id = ANY (%(node_ids)s);
 -- Those in the tenant's pools, whoever owns the machine.
 SELECT
     nodes.uid AS id, pool_id, nodes.name, nodes.tenant_id, target, controller, health, health_reason,
-    inventory_at,
+    nodes.agent, mig_layout_from, spec_generation, observed_generation, inventory_at,
     (SELECT count(*) FROM gpus WHERE gpus.node_id = nodes.id AND present)::int AS gpus,
     COALESCE(
         (

@@ -8,19 +8,16 @@ from datetime import datetime
 from typing import Any, Final
 
 from apportion.authority.service import Caller
-from apportion.bookings import service as bookings
 from apportion.errors import ApportionError, InvalidInputError, InvalidStateError
 from apportion.geometry import board_by_key, parse_device_name, parse_layout
 from apportion.nodes.inventory import compute_again, derive_again
 from apportion.pools.policy import DYNAMIC, PoolPolicy, read_stored
 from apportion.pools.service import (
-    PoolBefore,
     PoolChange,
     load_record,
     register_follow_up,
     register_validator,
 )
-from apportion.quantities.windows import format_instant
 from apportion.store.connections import Connection
 from apportion.store.sql import load
 
@@ -30,7 +27,7 @@ _NAMED_MAX: Final = 10
 
 
 async def node_problems(connection: Connection, change: PoolChange) -> Sequence[ApportionError]:
-    """Return what the nodes, GPUs and bookings of a pool have against a change of it."""
+    """Return what the nodes and GPUs of a pool have against a change of it."""
     if change.pool_id is None or change.before is None:
         return []
     cursor = await connection.execute(_QUERIES["products"], {"pool_id": change.pool_id})
@@ -38,7 +35,6 @@ async def node_problems(connection: Connection, change: PoolChange) -> Sequence[
     return [
         *_model_problems(change, products),
         *_layout_problems(change, products),
-        *await _ruler_problems(connection, change, change.pool_id, change.before),
     ]
 
 
@@ -47,21 +43,21 @@ async def follow_change(
 ) -> None:
     """Derive atoms and host resources anew where a change has a say in them.
 
-    Everything is held first and judged again: who booked in between on the old ruler wins, and the
-    change is undone.
+    What GPUs are cut into has its own gate: each node stays as it was granted till its turn.
     """
     before = change.before
     if change.pool_id is None or before is None:
         return
     was, will = read_stored(before.policy), read_stored(change.policy)
-    recut = (before.gpu_model, _ruler(was)) != (change.gpu_model, _ruler(will))
-    if not recut and _given_by_hosts(was) == _given_by_hosts(will):
+    renamed = before.gpu_model != change.gpu_model
+    if not renamed and _given_by_hosts(was) == _given_by_hosts(will):
         return
-    cursor = await connection.execute(_QUERIES["hold_nodes"], {"pool_id": change.pool_id})
+    whole = {"pool_id": change.pool_id, "id": None, "node": None}
+    cursor = await connection.execute(_QUERIES["hold_nodes"], whole)
     nodes = await cursor.fetchall()
     pool = await load_record(connection, caller, change.pool_id)
-    if recut:
-        await connection.execute(_QUERIES["hold_gpus_of_pool"], {"pool_id": change.pool_id})
+    if renamed:
+        await connection.execute(_QUERIES["hold_gpus_of_pool"], whole)
         for problem in await node_problems(connection, change):
             raise problem
         await derive_again(connection, pool, nodes, now)
@@ -71,10 +67,6 @@ async def follow_change(
 def _given_by_hosts(policy: PoolPolicy) -> object:
     """Return all of a policy that has a say in what hosts have to give."""
     return policy.ratios, policy.host_reserve, policy.pages
-
-
-def _ruler(policy: PoolPolicy) -> tuple[int | None, int | None]:
-    return policy.replicas, policy.shares
 
 
 def _model_problems(
@@ -112,33 +104,6 @@ def _layout_problems(
         except (InvalidInputError, InvalidStateError) as error:
             error.details["nodes"] = row["nodes"][:_NAMED_MAX]
             yield error
-
-
-async def _ruler_problems(
-    connection: Connection, change: PoolChange, pool_id: str, before: PoolBefore
-) -> list[ApportionError]:
-    """Tell who holds units of the ruler that would go."""
-    wanted, there = _ruler(read_stored(change.policy)), _ruler(read_stored(before.policy))
-    if wanted == there:
-        return []
-    held = await bookings.held_in_pool(connection, pool_id, before.now)
-    if not held.bookings:
-        return []
-    free_from = None if held.free_from is None else format_instant(held.free_from)
-    field = "policy.replicas" if there[0] is not None else "policy.shares"
-    return [
-        InvalidStateError(
-            f"{held.bookings} bookings on {held.gpus} GPUs of the pool hold units of the split "
-            "that would go",
-            field=field,
-            given=change.policy.get(field.removeprefix("policy.")),
-            allowed=f"{there[0] if there[0] is not None else there[1]} until they have ended",
-            hint=f"The last of them ends at {free_from}"
-            if free_from
-            else "One of them has no end, so it must be released first",
-            details={"bookings": held.bookings, "gpus": held.gpus, "free_from": free_from},
-        )
-    ]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from apportion.doors.schemas import Name, Schema, Text, View
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 MemoryMib = Annotated[int, Field(strict=True, ge=1, le=2**40)]
 Flag = Annotated[bool, Field(strict=True)]
+Generation = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
 ShareText = Annotated[Fraction, PlainSerializer(str, return_type=str)]
 AtomClass = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share"]
 
@@ -83,7 +84,10 @@ class HostReport(Schema):
 
 
 class Inventory(Schema):
-    """Everything about one node. ``node`` names it within its pool."""
+    """Everything about one node. ``node`` names it within its pool.
+
+    ``agent`` is who on the machine follows its spec; left out where somebody else writes this.
+    """
 
     schema_: Literal["apportion.inventory/1"] = Field(
         alias="schema", default="apportion.inventory/1"
@@ -91,8 +95,39 @@ class Inventory(Schema):
     node: Name
     controller: Literal["platform", "tenant"] = "platform"
     owner_tenant_id: Text | None = None
+    agent: Text | None = None
     host: HostReport
     gpus: list[GpuReport] = Field(max_length=64, default_factory=list[GpuReport])
+
+
+class NodeUpdate(Schema):
+    """Where a node takes its MIG layout from: its ``pool``, or by itself (``node``)."""
+
+    mig_layout_from: Literal["pool", "node"]
+
+
+class NodeSpec(View):
+    """What a node is asked to be: each unit and what it wants, as of one generation.
+
+    ``mig-layout`` has the layout's name and how far its mode may be changed; ``gpu-sharing`` the
+    mode and the slots or shares of each GPU. ``generation`` rises whenever any of it changes.
+    """
+
+    node_id: str
+    generation: int
+    units: dict[str, dict[str, Any]]
+
+
+class NodeReport(Schema):
+    """What a node says that it is. ``sequence`` rises with each report that a node makes.
+
+    ``converged`` says up to which generation of the spec each unit is done.
+    """
+
+    sequence: Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
+    observed_generation: Generation
+    converged: dict[Name, Generation] = Field(max_length=32, default_factory=dict[str, int])
+    inventory: Inventory
 
 
 class ResourceView(View):
@@ -115,6 +150,10 @@ class NodeView(View):
     controller: str
     health: Literal["healthy", "degraded", "no_capacity"]
     health_reason: str | None
+    agent: str | None = None
+    mig_layout_from: Literal["pool", "node"] = "pool"
+    spec_generation: int = 1
+    observed_generation: int | None = None
     gpus: int
     inventory_at: AwareDatetime
     resources: list[ResourceView]

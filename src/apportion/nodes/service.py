@@ -10,6 +10,29 @@ from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.geometry import boards
 from apportion.nodes import rules
 from apportion.nodes.atoms import SPLIT
+from apportion.nodes.contract import (
+    Node,
+    find_node,
+    hold_node,
+    pool_of,
+    raise_spec,
+    raise_specs,
+    recut,
+    set_layout_from,
+    spec_of,
+    take_report,
+)
+from apportion.nodes.cuts import (
+    MIG_UNIT,
+    SHARING_UNIT,
+    Cut,
+    cut_of,
+    cut_text,
+    takes_cut,
+    units_of,
+    why_not_cut_so,
+    with_cut,
+)
 from apportion.nodes.inventory import TARGETS, import_inventories
 from apportion.nodes.links import nvlink_domains
 from apportion.nodes.on_demand import NEEDS_RESET
@@ -26,19 +49,38 @@ from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 
 __all__ = [
+    "MIG_UNIT",
+    "SHARING_UNIT",
     "TARGETS",
     "AtomFacts",
+    "Cut",
+    "Node",
     "count_fleet",
+    "cut_of",
+    "cut_text",
+    "find_node",
     "fleet_revisions",
     "get_node",
+    "hold_node",
     "import_inventories",
     "list_atoms",
     "list_gpus",
     "list_nodes",
     "load_fleet",
+    "pool_of",
+    "raise_spec",
+    "raise_specs",
+    "recut",
     "report_inventory",
     "rules",
+    "set_layout_from",
+    "spec_of",
     "sync_placements",
+    "take_report",
+    "takes_cut",
+    "units_of",
+    "why_not_cut_so",
+    "with_cut",
 ]
 
 _QUERIES: Final = load("apportion.nodes")
@@ -69,6 +111,11 @@ register(
         "nodes_controller_known",
         "nodes_health_known",
         "nodes_health_reason",
+        "nodes_layout_from_known",
+        "nodes_spec_counted",
+        "nodes_observed_was_asked",
+        "nodes_observed_whole",
+        "nodes_converged_is_object",
         "node_resources_resource_known",
         "node_resources_total_not_negative",
         "node_resources_ratio_range",

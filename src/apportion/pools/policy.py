@@ -2,6 +2,7 @@
 
 from apportion.pools.policy_fields import (
     HUGEPAGE_SIZES_MIB,
+    REPLICAS_MAX,
     SHARES,
     PlacementPolicy,
     PoolPolicy,
@@ -24,6 +25,7 @@ from apportion.pools.policy_rules import (
 __all__ = [
     "DYNAMIC",
     "HUGEPAGE_SIZES_MIB",
+    "REPLICAS_MAX",
     "SHARES",
     "PlacementPolicy",
     "PoolPolicy",

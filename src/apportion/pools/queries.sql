@@ -132,7 +132,8 @@ ORDER BY id;
 -- it. lineage is the tenant and those above it, itself first: the nearest offer is the one that counts.
 SELECT
     asking.tenant_id AS user_tenant_id, pools.id, pools.tenant_id, pools.name, pools.class,
-    pools.gpu_model, pools.sharing, pools.policy, pools.archived, sites.region,
+    pools.gpu_model, pools.sharing, pools.policy, pools.archived, pools.agent,
+    sites.region,
     CASE WHEN pools.tenant_id = asking.tenant_id THEN pools.tenant_id ELSE offer.tenant_id END
         AS quota_tenant_id,
     CASE WHEN pools.tenant_id = asking.tenant_id THEN 0 ELSE offer.priority END AS priority

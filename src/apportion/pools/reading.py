@@ -9,6 +9,7 @@ from apportion.pools.rows import (
     QUERIES,
     PoolRecord,
     Row,
+    find_own,
     hold_own,
     may,
     no_pool,
@@ -175,6 +176,15 @@ async def hold_record(
         if caller.tenant_id not in await hold_tenant(connection, tenant_id, field=field):
             raise no_tenant(tenant_id, field=field)
     row = await hold_own(connection, caller, pool_id)
+    return _own_record(row)
+
+
+async def own_record(connection: Connection, caller: Caller, pool_id: str) -> PoolRecord:
+    """Return a pool of the caller's own, an archived one too; NotFoundError for any other."""
+    return _own_record(await find_own(connection, caller, pool_id))
+
+
+def _own_record(row: Row) -> PoolRecord:
     return record_of({**row, "quota_tenant_id": row["tenant_id"], "priority": 0})
 
 

@@ -79,6 +79,7 @@ class PoolRecord:
     policy: PoolPolicy
     priority: int = 0
     archived: bool = False
+    agent: str = "none"
 
     @property
     def facts(self) -> PoolFacts:
@@ -107,6 +108,7 @@ def record_of(row: Row) -> PoolRecord:
         policy=read_stored(row["policy"]),
         priority=row["priority"],
         archived=row["archived"],
+        agent=row["agent"],
     )
 
 

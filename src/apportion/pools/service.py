@@ -31,6 +31,7 @@ from apportion.pools.reading import (
     list_pools,
     load_record,
     offered_pools,
+    own_record,
     priorities,
 )
 from apportion.pools.rows import PoolRecord
@@ -76,6 +77,7 @@ __all__ = [
     "load_record",
     "offer_pool",
     "offered_pools",
+    "own_record",
     "priorities",
     "read_quotas",
     "register_follow_up",

@@ -172,7 +172,7 @@ def _until(moment: int, pool: PoolRecord) -> datetime | None:
 
 
 def _quota_short(view: _View, pool: PoolRecord) -> QuotaShort | None:
-    least = least_equivalents(view.draft.ask, pool)
+    least = least_equivalents(view.draft.ask)
     for resource, amount in with_equivalents(view.draft.amounts(), least).items():
         quota = view.quotas.get((pool.quota_tenant_id, pool.id, resource))
         if quota is not None and quota.covers(amount):

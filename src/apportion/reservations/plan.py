@@ -23,6 +23,7 @@ from apportion.reservations.charging import (
     equivalents,
     least_equivalents,
     share_of,
+    slots_share,
     with_equivalents,
 )
 from apportion.reservations.fleet import Fleet, micros
@@ -155,11 +156,11 @@ class Planner:
     ) -> _Found | Short | Verdict:
         """Look for room in one pool that its quota covers.
 
-        What an instance costs in equivalents only its place tells, so the quota is asked once more
-        when that is known.
+        What an instance or a slot costs in equivalents only its place tells, so the quota is asked
+        once more when that is known.
         """
-        least = with_equivalents(amounts, least_equivalents(draft.ask, pool))
-        exact = "gpu.mig" not in amounts
+        least = with_equivalents(amounts, least_equivalents(draft.ask))
+        exact = amounts.keys().isdisjoint(("gpu.mig", "gpu.slot"))
         if short := self._short(pool, least, exact=exact):
             return short
         start, end = window
@@ -247,15 +248,18 @@ class Planner:
             self._quotas[placed.quota_key(resource)].used += amount
 
     def _share(self, draft: Draft, pool: PoolRecord, piece: Piece) -> Fraction:
-        share = share_of(draft.ask.devices[piece.device], pool)
+        device = draft.ask.devices[piece.device]
+        share = share_of(device)
         if share is not None:
             return share
+        if device.cls == "gpu.slot":
+            return slots_share(device, pool, self._fleet.indexes[pool.id].gpu(piece.gpu).ruler)
         assert piece.atom is not None  # noqa: S101 - an instance is an atom
         return self._fleet.atom(pool.id, piece.atom).share
 
     def _covers(self, draft: Draft, pool: PoolRecord, amounts: dict[str, Decimal]) -> bool:
         """Tell whether the quota covers what a draft takes at least, wherever it lies."""
-        least = with_equivalents(amounts, least_equivalents(draft.ask, pool))
+        least = with_equivalents(amounts, least_equivalents(draft.ask))
         return self._short(pool, least, exact=False) is None
 
     def _short(

@@ -17,6 +17,7 @@ from apportion.events import api as events
 from apportion.events.feed import Feed
 from apportion.metering import api as metering
 from apportion.nodes import api as nodes
+from apportion.partitions import api as partitions
 from apportion.pools import api as pools
 from apportion.pools import quotas_api as quotas
 from apportion.reservations import api as reservations_api
@@ -65,7 +66,8 @@ def create_app(
     app.state.feed = Feed(runtime)
     app.state.webhook_networks = webhook_networks
     # Routes are tried in this order: what is asked most comes first.
-    rooms = (reservations_api, tenants, pools, quotas, nodes, metering, events, webhooks)
+    machines = (pools, quotas, nodes, partitions)
+    rooms = (reservations_api, tenants, *machines, metering, events, webhooks)
     routers = [*(each.router for each in rooms), health.router(ready)]
     for router in routers:
         app.include_router(router)

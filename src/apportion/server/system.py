@@ -19,6 +19,7 @@ from apportion.authority.service import (
 )
 from apportion.errors import ApportionError, InvalidInputError, UnavailableError
 from apportion.nodes.service import sync_placements
+from apportion.partitions.service import Gate
 from apportion.reservations.service import Reservations
 from apportion.store import embedded
 from apportion.store.connections import open_pool, transaction
@@ -71,7 +72,7 @@ async def running(
         await _bootstrap(runtime, state / TOKEN_FILE)
         reservations = Reservations(runtime)
         dispatcher = Dispatcher(runtime, webhook_networks)
-        for work in (_tick(reservations), dispatcher.run()):
+        for work in (_tick(Gate(runtime), reservations), dispatcher.run()):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         yield System(runtime, reservations, state / TOKEN_FILE, webhook_networks)
 
@@ -90,10 +91,12 @@ async def _bootstrap(runtime: Runtime, token_file: Path) -> None:
         _write_secret(token_file, issued.token)
 
 
-async def _tick(reservations: Reservations) -> None:
+async def _tick(gate: Gate, reservations: Reservations) -> None:
     hint = reservations.lifecycle.hint
     while True:
         try:
+            # First: what the gate lets go makes room for what waits.
+            await gate.advance()
             await reservations.lifecycle.advance()
         except ApportionError as error:
             # The next tick makes up for it; a loop that died would let windows pass unnoticed.

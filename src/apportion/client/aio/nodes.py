@@ -5,7 +5,17 @@ from typing import Literal
 from apportion.client.aio.asking import AsyncAsking
 from apportion.client.aio.page import AsyncListing
 from apportion.client.requests import Document, Query, body_of, path_of
-from apportion.nodes.schemas import AtomClass, AtomView, GpuView, Inventory, NodeView
+from apportion.nodes.schemas import (
+    AtomClass,
+    AtomView,
+    GpuView,
+    Inventory,
+    NodeReport,
+    NodeSpec,
+    NodeUpdate,
+    NodeView,
+)
+from apportion.partitions.schemas import ReportAnswer
 
 
 class AsyncNodes(AsyncAsking):
@@ -37,6 +47,19 @@ class AsyncNodes(AsyncAsking):
     async def get_node(self, node_id: str) -> NodeView:
         """Show a node and its host resources."""
         return await self._send("GET", path_of("nodes", node_id), NodeView)
+
+    async def update_node(self, node_id: str, request: NodeUpdate | Document) -> NodeView:
+        """Say where a node takes its MIG layout from."""
+        return await self._send("PATCH", path_of("nodes", node_id), NodeView, body_of(request))
+
+    async def get_spec(self, node_id: str) -> NodeSpec:
+        """Show what a node is asked to be."""
+        return await self._send("GET", path_of("nodes", node_id, "spec"), NodeSpec)
+
+    async def report_node(self, node_id: str, report: NodeReport | Document) -> ReportAnswer:
+        """Take in what a node says that it is."""
+        path = path_of("nodes", node_id, "report")
+        return await self._send("POST", path, ReportAnswer, body_of(report))
 
     def list_gpus(
         self,

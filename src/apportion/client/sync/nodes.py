@@ -6,7 +6,17 @@ from typing import Literal
 from apportion.client.requests import Document, Query, body_of, path_of
 from apportion.client.sync.asking import Asking
 from apportion.client.sync.page import Page
-from apportion.nodes.schemas import AtomClass, AtomView, GpuView, Inventory, NodeView
+from apportion.nodes.schemas import (
+    AtomClass,
+    AtomView,
+    GpuView,
+    Inventory,
+    NodeReport,
+    NodeSpec,
+    NodeUpdate,
+    NodeView,
+)
+from apportion.partitions.schemas import ReportAnswer
 
 
 class Nodes(Asking):
@@ -38,6 +48,19 @@ class Nodes(Asking):
     def get_node(self, node_id: str) -> NodeView:
         """Show a node and its host resources."""
         return self._send("GET", path_of("nodes", node_id), NodeView)
+
+    def update_node(self, node_id: str, request: NodeUpdate | Document) -> NodeView:
+        """Say where a node takes its MIG layout from."""
+        return self._send("PATCH", path_of("nodes", node_id), NodeView, body_of(request))
+
+    def get_spec(self, node_id: str) -> NodeSpec:
+        """Show what a node is asked to be."""
+        return self._send("GET", path_of("nodes", node_id, "spec"), NodeSpec)
+
+    def report_node(self, node_id: str, report: NodeReport | Document) -> ReportAnswer:
+        """Take in what a node says that it is."""
+        path = path_of("nodes", node_id, "report")
+        return self._send("POST", path, ReportAnswer, body_of(report))
 
     def list_gpus(
         self,

@@ -1,0 +1,161 @@
+"""What a node is asked to be, and what it says that it is: the contract with whoever runs on it.
+
+The spec is ours and has a generation, which rises whenever anything in it changes; the report is
+the node's. Messages may be late, repeated or out of order: a report counts if the node made it
+after the last one that counted, which its sequence tells, and a generation that was never asked for
+is refused.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from apportion.authority.service import Caller
+from apportion.errors import InvalidInputError, NotFoundError
+from apportion.events.service import Event, append
+from apportion.nodes.cuts import units_of
+from apportion.nodes.inventory import derive_again, take_in
+from apportion.nodes.schemas import NodeReport, NodeSpec
+from apportion.pools.service import PoolRecord, own_record
+from apportion.store.connections import Connection
+from apportion.store.runtime import Runtime
+from apportion.store.sql import load
+
+_QUERIES: Final = load("apportion.nodes")
+
+Node = Mapping[str, Any]
+"""A node's row as the contract needs it, with the cut that it was granted, if any."""
+
+
+async def find_node(connection: Connection, caller: Caller, node_id: str) -> Node:
+    """Return a node of the caller's own pools; NotFoundError for any other."""
+    cursor = await connection.execute(
+        _QUERIES["node"], {"uid": node_id, "tenant_id": caller.tenant_id}
+    )
+    row = await cursor.fetchone()
+    if row is None:
+        raise NotFoundError("no such node", field="node_id", given=node_id)
+    return row
+
+
+async def pool_of(connection: Connection, caller: Caller, node: Node) -> PoolRecord:
+    """Return the pool that a node of the caller's is in, an archived one too."""
+    return await own_record(connection, caller, node["pool_id"])
+
+
+def spec_of(pool: PoolRecord, node: Node) -> NodeSpec:
+    """Return what a node is asked to be."""
+    return NodeSpec(
+        node_id=node["uid"], generation=node["spec_generation"], units=units_of(pool, node)
+    )
+
+
+async def take_report(
+    runtime: Runtime,
+    connection: Connection,
+    caller: Caller,
+    *,
+    pool: PoolRecord,
+    node: Node,
+    report: NodeReport,
+) -> bool:
+    """Take in what a node says, in a pool that is held; False where it has said something later.
+
+    Raises InvalidInputError for another node's report and for a generation that nobody asked for.
+    """
+    _check(node, report)
+    if report.sequence <= (node["report_sequence"] or 0):
+        return False
+    observed = report.observed_generation
+    await connection.execute(
+        _QUERIES["take_report"],
+        {
+            "id": node["id"],
+            "agent": report.inventory.agent,
+            "sequence": report.sequence,
+            "observed": observed,
+            "converged": Jsonb(report.converged),
+            "done": all(report.converged.get(unit) == observed for unit in units_of(pool, node)),
+            "now": runtime.now(),
+        },
+    )
+    await take_in(runtime, connection, caller, pool, [report.inventory])
+    return True
+
+
+def _check(node: Node, report: NodeReport) -> None:
+    if report.inventory.node != node["name"]:
+        raise InvalidInputError(
+            "is another node",
+            field="inventory.node",
+            given=report.inventory.node,
+            allowed=node["name"],
+        )
+    if report.observed_generation > node["spec_generation"]:
+        raise InvalidInputError(
+            "was never asked for",
+            field="observed_generation",
+            given=report.observed_generation,
+            allowed=f"at most {node['spec_generation']}",
+            hint="Read the spec again: this server may have been restored from a copy",
+        )
+    for unit, generation in report.converged.items():
+        if generation > report.observed_generation:
+            raise InvalidInputError(
+                "is done with a generation that the node has not seen",
+                field=f"converged.{unit}",
+                given=generation,
+                allowed=f"at most {report.observed_generation}, which is observed_generation",
+            )
+
+
+async def recut(connection: Connection, pool: PoolRecord, node_id: int, now: datetime) -> None:
+    """Derive a node's atoms anew, as it is cut by now; its pool is held, and its GPUs are."""
+    cursor = await connection.execute(_QUERIES["hold_nodes"], {"pool_id": pool.id, "id": node_id})
+    nodes = await cursor.fetchall()
+    await derive_again(connection, pool, nodes, now)
+    await connection.execute(
+        _QUERIES["touch_pool"], {"pool_id": pool.id, "holds_tenant_nodes": False}
+    )
+
+
+async def hold_node(connection: Connection, pool_id: str, node_id: int) -> Node | None:
+    """Hold a node's row, as those do who book its host or take in a report of it."""
+    cursor = await connection.execute(_QUERIES["hold_nodes"], {"pool_id": pool_id, "id": node_id})
+    return await cursor.fetchone()
+
+
+async def raise_spec(connection: Connection, node_id: int) -> int:
+    """Ask anew of a node; returns the generation that its spec has from then on."""
+    cursor = await connection.execute(_QUERIES["raise_spec"], {"id": node_id})
+    [row] = await cursor.fetchall()
+    return int(row["spec_generation"])
+
+
+async def raise_specs(connection: Connection, pool_id: str) -> None:
+    """Ask anew of all nodes of a pool."""
+    await connection.execute(_QUERIES["raise_specs"], {"pool_id": pool_id})
+
+
+async def set_layout_from(
+    runtime: Runtime, connection: Connection, caller: Caller, node: Node, source: str
+) -> None:
+    """Let a node take its MIG layout from there, if it does not already; its pool is held."""
+    cursor = await connection.execute(
+        _QUERIES["set_layout_from"], {"id": node["id"], "mig_layout_from": source}
+    )
+    row = await cursor.fetchone()
+    if row is None:
+        return
+    facts = {"pool_id": node["pool_id"], "name": node["name"], "mig_layout_from": source}
+    told = Event(
+        "node.updated",
+        caller.tenant_id,
+        node["uid"],
+        {**facts, "generation": row["spec_generation"]},
+        before={"mig_layout_from": node["mig_layout_from"]},
+        after={"mig_layout_from": source},
+    )
+    await append(connection, caller, runtime.now(), [told])

@@ -1,0 +1,1 @@
+"""What GPUs are cut into, and the gate through which that changes."""

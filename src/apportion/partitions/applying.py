@@ -1,0 +1,102 @@
+"""The node's side of a change: it reads what it is to be, and says what it is.
+
+Nothing but such a report lets a granted node go: no timer does, because a node with a backlog would
+then destroy what work had landed on.
+"""
+
+from apportion.authority.service import Caller, authorize
+from apportion.nodes import service as nodes
+from apportion.nodes.schemas import NodeReport, NodeSpec, NodeUpdate, NodeView
+from apportion.nodes.service import (
+    MIG_UNIT,
+    SHARING_UNIT,
+    Node,
+    cut_text,
+    takes_cut,
+    why_not_cut_so,
+)
+from apportion.partitions.rows import why
+from apportion.partitions.schemas import ReportAnswer
+from apportion.partitions.turn import Turn, hold_layout, let_go
+from apportion.pools.service import PoolRecord, hold_record
+from apportion.store.connections import Connection, retrying, transaction
+from apportion.store.runtime import Runtime
+
+
+async def get_spec(runtime: Runtime, caller: Caller, node_id: str) -> NodeSpec:
+    """Return what a node of the caller's pools is asked to be; NotFoundError for any other."""
+    async with transaction(runtime.db) as connection:
+        node = await nodes.find_node(connection, caller, node_id)
+        pool = await nodes.pool_of(connection, caller, node)
+        authorize(caller, "compute:nodes:report", pool.facts)
+        return nodes.spec_of(pool, node)
+
+
+async def take_report(
+    runtime: Runtime, caller: Caller, node_id: str, report: NodeReport
+) -> ReportAnswer:
+    """Take in what a node says that it is, and let it go where that is what was granted.
+
+    Raises NotFoundError for a node that is not in the caller's pools, InvalidInputError for another
+    node's report or a generation that was never asked for, and what an inventory can be refused
+    for.
+    """
+
+    async def work(connection: Connection) -> ReportAnswer:
+        found = await nodes.find_node(connection, caller, node_id)
+        pool = await hold_record(connection, caller, "compute:nodes:report", found["pool_id"])
+        node = await nodes.find_node(connection, caller, node_id)
+        accepted = await nodes.take_report(
+            runtime, connection, caller, pool=pool, node=node, report=report
+        )
+        if accepted:
+            await _let_go_if_done(runtime, connection, pool, node["uid"], report)
+        return ReportAnswer(
+            accepted=accepted,
+            reason=None if accepted else "report_out_of_order",
+            generation=node["spec_generation"],
+        )
+
+    return await retrying(runtime.db, work)
+
+
+async def _let_go_if_done(
+    runtime: Runtime, connection: Connection, pool: PoolRecord, node_id: str, report: NodeReport
+) -> None:
+    owner = Caller(pool.tenant_id, "system")
+    node = await nodes.find_node(connection, owner, node_id)
+    layout = await hold_layout(connection, node["id"])
+    if layout is None or layout.state != "granted":
+        return
+    if not _is_done(pool, node, layout.grant_generation or 0, report):
+        return
+    text = f"the node has reported that it is cut into {cut_text(layout.granted)}"
+    turn = Turn(connection, pool, node, layout, runtime.now())
+    await let_go(turn, why("applied", text, generation=report.observed_generation))
+
+
+def _is_done(pool: PoolRecord, node: Node, generation: int, report: NodeReport) -> bool:
+    """Tell whether a node is what it was granted to be, by its own word and by what it has.
+
+    One that no longer takes its layout from the pool is done once it knows that.
+    """
+    if not takes_cut(pool, node):
+        return report.observed_generation == node["spec_generation"]
+    unit = MIG_UNIT if pool.sharing == "mig" else SHARING_UNIT
+    if min(report.observed_generation, report.converged.get(unit, 0)) < generation:
+        return False
+    return why_not_cut_so(node["granted"], report.inventory) is None
+
+
+async def update_node(
+    runtime: Runtime, caller: Caller, node_id: str, request: NodeUpdate
+) -> NodeView:
+    """Say where a node takes its MIG layout from; what it is asked to be changes with that."""
+
+    async def work(connection: Connection) -> None:
+        found = await nodes.find_node(connection, caller, node_id)
+        await hold_record(connection, caller, "compute:nodes:manage", found["pool_id"])
+        await nodes.set_layout_from(runtime, connection, caller, found, request.mig_layout_from)
+
+    await retrying(runtime.db, work)
+    return await nodes.get_node(runtime, caller, node_id)
