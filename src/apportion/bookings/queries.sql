@@ -208,15 +208,15 @@ WHERE atoms.id = ANY (%(ids)s)
 
 -- name: of_reservations
 SELECT
-    reservation_id, gpus.uuid AS gpu_id, nodes.name AS node, device, bookings.class AS cls,
-    bookings.units::text AS units, atoms.key AS atom, bookings.share_num, bookings.share_den,
+    reservation_id, gpus.uuid AS gpu_id, nodes.name AS node, piece, device,
+    bookings.class AS cls, bookings.units::text AS units, atoms.key AS atom, bookings.share_num, bookings.share_den,
     lower(planned) AS start, upper(planned) AS end, upper(during) AS held_until
 FROM bookings
 JOIN gpus ON gpus.id = bookings.gpu_id
 JOIN nodes ON nodes.id = gpus.node_id
 LEFT JOIN atoms ON atoms.id = bookings.atom_id
 WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL
-ORDER BY reservation_id, device, piece;
+ORDER BY reservation_id, piece;
 
 -- name: usage
 -- Exact: whole microseconds, summed as integers.
@@ -280,9 +280,10 @@ FROM bookings
 WHERE gpu_id = ANY (%(gpus)s) AND voided_at IS NULL AND during && tstzrange(%(now)s, NULL)
 ORDER BY id;
 
--- name: lock_node_of
+-- name: lock_nodes_of
 SELECT id FROM nodes
-WHERE id = (SELECT node_id FROM host_bookings WHERE reservation_id = %(id)s AND voided_at IS NULL)
+WHERE id IN (SELECT node_id FROM host_bookings WHERE reservation_id = %(id)s AND voided_at IS NULL)
+ORDER BY id
 FOR NO KEY UPDATE;
 
 -- name: end_at
@@ -305,34 +306,40 @@ SET during = tstzrange(lower(during), %(end)s), changed_xid = pg_current_xact_id
 WHERE reservation_id = %(id)s AND voided_at IS NULL;
 
 -- name: host_full_from
--- The first instant of a window at which more is booked of a node than it has. What ends is gone
--- before what begins at the same instant arrives: windows are half-open.
+-- The first instant of a window at which more is booked of one of some nodes than it has. What ends is
+-- gone before what begins at the same instant arrives: windows are half-open.
 WITH changes AS (
-    SELECT lower(during) AS at, 1 AS kind, vcpu_milli AS vcpu, memory_mib AS memory
+    SELECT node_id, lower(during) AS at, 1 AS kind, vcpu_milli AS vcpu, memory_mib AS memory
     FROM host_bookings
-    WHERE node_id = %(node)s AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s)
+    WHERE node_id = ANY (%(nodes)s) AND voided_at IS NULL
+        AND during && tstzrange(%(start)s, %(end)s)
     UNION ALL
-    SELECT coalesce(upper(during), 'infinity'), 0, -vcpu_milli, -memory_mib
+    SELECT node_id, coalesce(upper(during), 'infinity'), 0, -vcpu_milli, -memory_mib
     FROM host_bookings
-    WHERE node_id = %(node)s AND voided_at IS NULL AND during && tstzrange(%(start)s, %(end)s)
+    WHERE node_id = ANY (%(nodes)s) AND voided_at IS NULL
+        AND during && tstzrange(%(start)s, %(end)s)
 ), levels AS (
     SELECT
+        node_id,
         at,
         lead(at, 1, 'infinity') OVER moment AS until,
         sum(vcpu) OVER moment AS vcpu,
         sum(memory) OVER moment AS memory
     FROM changes
-    WINDOW moment AS (ORDER BY at, kind ROWS UNBOUNDED PRECEDING)
-), capacity AS (
+    WINDOW moment AS (PARTITION BY node_id ORDER BY at, kind ROWS UNBOUNDED PRECEDING)
+), capacities AS (
     SELECT
-        coalesce(max(capacity) FILTER (WHERE resource = 'vcpu'), 0) AS vcpu,
-        coalesce(max(capacity) FILTER (WHERE resource = 'memoryGiB'), 0) AS memory
+        node_id,
+        max(capacity) FILTER (WHERE resource = 'vcpu') AS vcpu,
+        max(capacity) FILTER (WHERE resource = 'memoryGiB') AS memory
     FROM node_resources
-    WHERE node_id = %(node)s
+    WHERE node_id = ANY (%(nodes)s)
+    GROUP BY node_id
 )
 SELECT min(greatest(levels.at, %(start)s)) AS full_from
-FROM levels, capacity
-WHERE (levels.vcpu > capacity.vcpu OR levels.memory > capacity.memory)
+FROM levels
+LEFT JOIN capacities USING (node_id)
+WHERE (levels.vcpu > coalesce(capacities.vcpu, 0) OR levels.memory > coalesce(capacities.memory, 0))
     AND levels.until > greatest(levels.at, %(start)s)
     AND levels.at < %(end)s;
 

@@ -349,17 +349,17 @@ async def end_host_at(
 ) -> datetime | None:
     """Let a reservation's host resources end at another instant, which precedes all of its GPUs.
 
-    Returns from when on the node is overfull by it, where it is: then nothing of it may stay.
+    Returns from when on a node is overfull by it, where one is: then nothing of it may stay.
     """
     parameters = {"id": reservation_id, "end": end}
-    cursor = await connection.execute(_QUERIES["lock_node_of"], parameters)
-    node = await cursor.fetchone()
-    if node is None:
+    cursor = await connection.execute(_QUERIES["lock_nodes_of"], parameters)
+    nodes = [row["id"] for row in await cursor.fetchall()]
+    if not nodes:
         return None
     await connection.execute(_QUERIES["end_host_at"], parameters)
     if end <= old_end:
         return None
-    window = {"node": node["id"], "start": old_end, "end": end}
+    window = {"nodes": nodes, "start": old_end, "end": end}
     cursor = await connection.execute(_QUERIES["host_full_from"], window)
     [row] = await cursor.fetchall()
     return row["full_from"]

@@ -19,6 +19,7 @@ class BookingView:
     reservation_id: str
     gpu_id: str
     node: str
+    piece: int
     device: int
     cls: str
     units: str
@@ -32,7 +33,7 @@ class BookingView:
 async def of_reservations(
     connection: Connection, reservation_ids: Sequence[str]
 ) -> dict[str, list[BookingView]]:
-    """Return the bookings of some reservations, in the order of their devices."""
+    """Return the bookings of some reservations, in the order of their pieces."""
     cursor = await connection.execute(_QUERIES["of_reservations"], {"ids": list(reservation_ids)})
     found: dict[str, list[BookingView]] = {each: [] for each in reservation_ids}
     for row in await cursor.fetchall():

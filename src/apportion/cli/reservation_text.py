@@ -1,6 +1,6 @@
 """A reservation for people: where it stands and why, its window on a line, its GPUs drawn."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,7 @@ from apportion.cli.times import both_zones, can_draw_windows, window_lines
 
 if TYPE_CHECKING:
     from apportion.client import Client
-    from apportion.reservations.schemas import BookingOut, ReservationView
+    from apportion.reservations.schemas import ReservationView
 
 LIVE: Final = ("placed", "active", "ending")
 
@@ -36,7 +36,7 @@ def reservation_lines(client: "Client", view: "ReservationView", now: datetime) 
         drawn = window_lines(view.start, view.end, now, boxes=can_draw_windows())
         lines += ["", *(f"  {line}" for line in drawn)]
     if view.bookings:
-        lines += ["", _bookings(view.bookings), *_pictures(client, view)]
+        lines += ["", _bookings(view), *_pictures(client, view)]
     return lines
 
 
@@ -82,6 +82,9 @@ def _asked(view: "ReservationView") -> Iterator[str]:
 
 
 def _where(view: "ReservationView") -> Iterator[str]:
+    if view.gang is not None:
+        apart = ", each on a node of its own" if view.gang.apart else ""
+        yield f"for each of {view.gang.members} members{apart}"
     if words := TOGETHER[view.placement.together]:
         yield words
     if view.placement.apart:
@@ -109,12 +112,17 @@ def device_text(device: Mapping[str, Any]) -> str:
     return ", ".join([" ".join(words), *conditions])
 
 
-def _bookings(bookings: "Sequence[BookingOut]") -> str:
-    rows = [
+def _bookings(view: "ReservationView") -> str:
+    """List what it has; a gang's by member."""
+    headers = ("device", "class", "units", "share", "node", "gpu")
+    rows: list[tuple[object, ...]] = [
         (each.device, each.class_, each.units, str(each.share), each.node, each.gpu_id)
-        for each in bookings
+        for each in view.bookings
     ]
-    return table(("device", "class", "units", "share", "node", "gpu"), rows)
+    if view.gang is None:
+        return table(headers, rows)
+    members = [each.member for each in view.bookings]
+    return table(("member", *headers), [(at, *row) for at, row in zip(members, rows, strict=True)])
 
 
 def _pictures(client: "Client", view: "ReservationView") -> Iterator[str]:

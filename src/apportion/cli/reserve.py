@@ -43,12 +43,15 @@ _FLAGS: Final = {
     "placement.policy": "--policy",
     "placement.together": "--together",
     "placement.apart": "--apart",
+    "gang.members": "--gang",
+    "gang.apart": "--gang-apart",
     "idempotency_key": "--key",
 }
 _SELECTOR = GRAMMAR.replace(": ", ":\n  ").replace(", key>", ",\n  key>")
 _EXAMPLES = f"""\
 A part of a GPU is met by the pool's own way to share: the smallest MIG profile with that much,
-slots, free shares, or a whole GPU, and what that wastes is said. All pieces lie on one node.
+slots, free shares, or a whole GPU, and what that wastes is said. All pieces lie on one node;
+only a gang lies on several, each of its members on one.
 
 Times are {TIME_GRAMMAR}.
 A selector is {_SELECTOR}.
@@ -60,6 +63,7 @@ examples:
   apportion reserve --pool training --gpus 4 --for 2d --together nvlink
   apportion reserve --pool training --gpus 1 --for 2d --select 'numaNode=0' --policy spread
   apportion reserve --pool notebooks --gpus 1 --for 2h --before 2026-12-01T18:00
+  apportion reserve --pool training --gpus 8 --for 2d --gang 4 --vcpu 96
   apportion reserve --pool batch-a --vcpu 16 --for 1h
 
 exit codes: 0 placed; 1 pending (the reason is printed, and it is tried again) or refused;
@@ -105,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 def asked(args: argparse.Namespace, client: "Client") -> tuple[Mapping[str, object], Plan | None]:
     """Read the flags as the body of a request, and how its pieces are met if any were asked for."""
     ask = _ask(args)
-    window = asked_window(args)
+    window, gang = asked_window(args), _gang(args)
     selector = () if args.select is None else parse_selector(args.select, field="--select")
     pools = [find_pool(client, text, field="--pool") for text in _names(args.pool)]
     plan = None if ask is None else plan_in_pools(client, ask, pools, field=_flag(args))
@@ -118,6 +122,7 @@ def asked(args: argparse.Namespace, client: "Client") -> tuple[Mapping[str, obje
         "devices": devices,
         "resources": {"vcpu": args.vcpu or 0, "memoryGiB": args.host_memory_gib or 0},
         "placement": _placement(args),
+        "gang": gang,
         **window,
     }
     return body, plan
@@ -155,11 +160,28 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
         "(default: node, as always)",
     )
     group.add_argument("--apart", action="store_true", help="every piece on a GPU of its own")
+    group.add_argument(
+        "--gang",
+        type=whole_number,
+        metavar="MEMBERS",
+        help="so many times all of that, on any nodes: every member is placed, or none is",
+    )
+    group.add_argument(
+        "--gang-apart", action="store_true", help="every member of the gang on a node of its own"
+    )
 
 
 def _placement(args: argparse.Namespace) -> Mapping[str, object]:
     policy = {} if args.policy is None else {"policy": args.policy}
     return {**policy, "together": args.together, "apart": args.apart}
+
+
+def _gang(args: argparse.Namespace) -> Mapping[str, object] | None:
+    if args.gang is not None:
+        return {"members": args.gang, "apart": args.gang_apart}
+    if args.gang_apart:
+        raise InvalidInputError("means something only beside --gang", field="--gang-apart")
+    return None
 
 
 def _ask(args: argparse.Namespace) -> FractionalAsk | None:

@@ -2,23 +2,31 @@
 
 Members are placed one after the other, each held for a moment beside those before it. A later
 member may be given room by moving what has not begun: also pieces of members before it, whose
-offers then say where those lie in the end.
+offers then say where those lie in the end. Where each is to have a node of its own, all that the
+node has is held beside its member.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from apportion.placement.asks import Ask
+from apportion.placement.findings import LOOKED_AT
 from apportion.placement.offers import HeldKey, Move, Offer
 from apportion.placement.policies import PolicyName
 from apportion.placement.state import Held, HostHeld
 from apportion.placement.verdicts import Verdict
+from apportion.placement.windows import starts_within
+from apportion.quantities.units import WHOLE
 
 if TYPE_CHECKING:
     from apportion.placement.index import PoolIndex
 
 _MEMBER: Final = "gang/"
 """Who holds, for a moment, what a member gets."""
+_REST: Final[HeldKey] = ("rest", 0)
+"""Who holds, for a moment, what a member leaves of its node."""
 
 
 class Gang:
@@ -30,16 +38,27 @@ class Gang:
         """Of each member, as things lie with all of them in place."""
         self._moved: dict[tuple[int, HeldKey], Held] = {}
         """Bookings of others that were moved, as they were."""
+        self._closed: list[int] = []
+        """Nodes all of which is held."""
 
     def place(
-        self, asks: Sequence[Ask], start: int, end: int, now: int, policy: PolicyName
+        self,
+        asks: Sequence[Ask],
+        start: int,
+        end: int,
+        now: int,
+        policy: PolicyName,
+        *,
+        apart: bool = False,
     ) -> tuple[Offer, ...] | Verdict:
-        """Place all members, or say why one has no room."""
+        """Place all members, or say why one has no room beside those before it."""
         for ask in asks:
             answer = self._index.place(ask, start, end, now, policy)
             if isinstance(answer, Verdict):
-                return answer
+                return replace(answer, placed=len(self.offers))
             self.hold(answer, ask, start, end)
+            if apart:
+                self._close(answer.node, start, end)
         return tuple(self.offers)
 
     def hold(self, offer: Offer, ask: Ask, start: int, end: int) -> None:
@@ -52,6 +71,20 @@ class Gang:
             self._index.book(piece.gpu, (holder, at), Held(start, end, piece.units))
         host = HostHeld(start, end, ask.vcpu_milli, ask.memory_mib)
         self._index.book_host(offer.node, holder, host)
+
+    def _close(self, node_id: int, start: int, end: int) -> None:
+        """Hold all of a node, so that no other member is placed on it."""
+        node = self._index.nodes[node_id]
+        self._closed.append(node_id)
+        for gpu in node.gpus:
+            self._index.book(gpu.id, _REST, Held(start, end, WHOLE))
+        rest = HostHeld(start, end, node.vcpu_milli, node.memory_mib)
+        self._index.book_host(node_id, _REST[0], rest)
+
+    def _open(self, node_id: int) -> None:
+        for gpu in self._index.nodes[node_id].gpus:
+            self._index.free(gpu.id, _REST)
+        self._index.free_host(node_id, _REST[0])
 
     def _move(self, move: Move) -> None:
         """Move a booking; of each, the last member that moves it tells where it goes."""
@@ -77,5 +110,30 @@ class Gang:
             for at, piece in enumerate(offer.pieces):
                 self._index.free(piece.gpu, (holder, at))
             self._index.free_host(offer.node, holder)
+        for node_id in self._closed:
+            self._open(node_id)
         for (gpu, key), held in self._moved.items():
             self._index.book(gpu, key, held)
+
+
+def gang_opening(
+    index: "PoolIndex",
+    asks: Sequence[Ask],
+    length: int,
+    starts: tuple[int, int, int],
+    *,
+    apart: bool = False,
+) -> int | None:
+    """Return the first start with room for a gang for ``length``; None where none was found.
+
+    ``starts`` are the first and the last that will do, and now. Room appears only when something
+    held ends: at most the first `LOOKED_AT` such instants are tried.
+    """
+    first, last, now = starts
+    # Listed before any is tried: trying holds and lets go, which adds ends.
+    ends = [end for end, _ in islice(index.ends(), LOOKED_AT)]
+    for at in starts_within(ends, max(first, now), last):
+        answer = index.place_gang(asks, at, at + length, now, apart=apart)
+        if not isinstance(answer, Verdict):
+            return at
+    return None

@@ -212,16 +212,23 @@ class PoolIndex:
         return self._refuse(ask, start, end, cut)
 
     def place_gang(
-        self, asks: Sequence[Ask], start: int, end: int, now: int, policy: PolicyName = DEFAULT
+        self,
+        asks: Sequence[Ask],
+        start: int,
+        end: int,
+        now: int,
+        policy: PolicyName = DEFAULT,
+        *,
+        apart: bool = False,
     ) -> tuple[Offer, ...] | Verdict:
         """Choose room for each of several asks, on any nodes, or say why one of them has none.
 
-        They are placed one after the other, each beside those before it; alike ones are never
-        refused while there is room for all. Nothing is held when this returns.
+        They are placed one after the other, each beside those before it, with ``apart`` on nodes
+        of their own; alike ones are never refused while there is room for all. Nothing is held.
         """
         self.advance(now)
         with self.for_a_moment() as gang:
-            return gang.place(asks, start, end, now, policy)
+            return gang.place(asks, start, end, now, policy, apart=apart)
 
     @contextmanager
     def for_a_moment(self) -> Generator[Gang]:
@@ -260,7 +267,7 @@ class PoolIndex:
             yield opening(node, ask, offer, (start, start + length), now)
         elif offer.for_good:
             return
-        yield from openings(ask, length, (start, last, now), self._ends())
+        yield from openings(ask, length, (start, last, now), self.ends())
 
     def largest(self, cls: AtomClass, start: int, end: int, now: int) -> Largest:
         """Return the largest request of a class that has room in a window: see `Largest`.
@@ -284,7 +291,7 @@ class PoolIndex:
             return ()
         booked = islice(self._shapes.booked(ask, start, end), LOOKED_AT)
         repacked = defragmentable(booked, ask, start, end)
-        ends = islice(((end, node) for end, node in self._ends() if end > start), LOOKED_AT)
+        ends = islice(((end, node) for end, node in self.ends() if end > start), LOOKED_AT)
         later = next(openings(ask, end - start, (start, FOREVER, now), ends), None)
         freed = None
         if later is not None:
@@ -315,7 +322,7 @@ class PoolIndex:
         self._refusals.clear()
         return relief
 
-    def _ends(self) -> Iterator[tuple[int, NodeState]]:
+    def ends(self) -> Iterator[tuple[int, NodeState]]:
         """Yield when something held ends, in order, and on which node."""
         for end, place, _, number in self._endings.ascending():
             if number == HOST:

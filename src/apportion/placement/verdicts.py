@@ -46,10 +46,14 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A refusal: its reasons, the first one to act on first; counts sum to ``nodes``."""
+    """A refusal: its reasons, the first one to act on first; counts sum to ``nodes``.
+
+    ``placed`` is how many members of a gang had room, beside which the next one has none.
+    """
 
     nodes: int
     reasons: tuple[Reason, ...] = field(default=())
+    placed: int = 0
 
     @property
     def code(self) -> str:

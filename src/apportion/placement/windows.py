@@ -44,6 +44,13 @@ def openings(
             yield opening(node, ask, offer, (end, end + length), now)
 
 
+def starts_within(ends: Iterable[int], first: int, last: int) -> Iterator[int]:
+    """Yield the instants from ``first`` to ``last`` at which room can appear, each once."""
+    if first <= last:
+        yield first
+        yield from sorted({end for end in ends if first < end <= last})
+
+
 def opening(node: NodeState, ask: Ask, offer: Offer, window: tuple[int, int], now: int) -> Opening:
     """Say until when a node that has room for an ask in a window has it."""
     start, end = window

@@ -80,8 +80,16 @@ class Draft:
         """How a place is chosen among several; None where the pool says it."""
         return self.placement.get("policy")
 
+    @property
+    def members_apart(self) -> bool:
+        """Whether each member of a gang is to have a node of its own."""
+        return self.placement.get("members_apart", False)
+
     def amounts(self) -> dict[str, Decimal]:
-        """Return what it takes of the quota wherever it lies, by resource: counts and host."""
+        """Return what it takes of the quota wherever it lies, by resource: counts and host.
+
+        Of a gang that is what all of its members take.
+        """
         amounts: dict[str, Decimal] = {}
         for device in self.ask.devices:
             amount = amounts.get(device.cls, Decimal(0))
@@ -90,7 +98,7 @@ class Draft:
             amounts["vcpu"] = Decimal(self.ask.vcpu_milli) / 1000
         if self.ask.memory_mib:
             amounts["memoryGiB"] = Decimal(self.ask.memory_mib) / 1024
-        return amounts
+        return {resource: self.members * amount for resource, amount in amounts.items()}
 
 
 def candidates(request: ReservationAsk) -> list[str]:
@@ -138,14 +146,15 @@ def admit(request: ReservationAsk, pools: Sequence[PoolRecord]) -> Ask:
     return ask
 
 
-def attributes_of(ask: Ask, length: timedelta) -> dict[str, int]:
+def attributes_of(ask: Ask, length: timedelta, *, members: int) -> dict[str, int]:
     """Return what access policies see of an ask: whole GPUs, pieces of GPUs, and for how long.
 
-    A piece of ``gpu.share`` counts as one, as a slot does; a begun second as a whole one.
+    All members of a gang count. A piece of ``gpu.share`` counts as one, as a slot does; a begun
+    second as a whole one.
     """
     counts = {"gpuCount": 0, "gpuSlices": 0}
     for device in ask.devices:
-        pieces = device.count * (device.units if device.cls == "gpu.slot" else 1)
+        pieces = members * device.count * (device.units if device.cls == "gpu.slot" else 1)
         counts["gpuCount" if device.cls == "gpu" else "gpuSlices"] += pieces
     return {**counts, "durationSeconds": -(-length // timedelta(seconds=1))}
 

@@ -3,9 +3,13 @@
 What merely finds no room waits; what no room could ever meet would wait in vain.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from apportion.errors import InvalidInputError
 from apportion.placement import Ask
 from apportion.pools.service import PoolRecord
+from apportion.reservations.schemas import GangSpec, PlacementSpec, ReservationAsk
 
 
 def check_arrangement(ask: Ask) -> None:
@@ -58,3 +62,24 @@ def check_fits_gpu(ask: Ask, pool: PoolRecord) -> None:
                 given="gpu",
                 allowed=f"at most {ruler} in all",
             )
+
+
+def stored_placement(request: ReservationAsk) -> dict[str, Any]:
+    """Write where a request's pieces and members are to lie as it is kept: what it says of it."""
+    said = request.placement.model_dump(exclude_defaults=True)
+    apart = request.gang is not None and request.gang.apart
+    return {**said, "members_apart": True} if apart else said
+
+
+def show_placement(row: Mapping[str, Any]) -> PlacementSpec:
+    """Return where the pieces of a stored reservation are to lie."""
+    kept = {key: value for key, value in row["placement"].items() if key != "members_apart"}
+    return PlacementSpec.model_validate(kept)
+
+
+def show_gang(row: Mapping[str, Any]) -> GangSpec | None:
+    """Return a stored reservation's gang; None where it has but one member."""
+    if row["members"] == 1:
+        return None
+    apart = row["placement"].get("members_apart", False)
+    return GangSpec(members=row["members"], apart=apart)

@@ -8,6 +8,7 @@ from typing import Any
 from apportion.authority.service import Caller
 from apportion.placement import DeviceAsk
 from apportion.reservations.admission import Draft, admit, attributes_of, candidates
+from apportion.reservations.arrangement import stored_placement
 from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import DeviceRequest, ReservationAsk
 from apportion.reservations.windows import hold_to_pools, read_window
@@ -43,8 +44,9 @@ def admitted(
     named = candidates(request)
     records = rights.find(named)
     ask = admit(request, records)
+    members = 1 if request.gang is None else request.gang.members
     window = read_window(request, now)
-    rights.check(records, attributes_of(ask, window.length(now)))
+    rights.check(records, attributes_of(ask, window.length(now), members=members))
     window = hold_to_pools(window, records, request, now, movable=identity is NOBODY)
     return Draft(
         id=identity.id,
@@ -57,7 +59,8 @@ def admitted(
             _stored(device, parsed)
             for device, parsed in zip(request.devices, ask.devices, strict=True)
         ],
-        placement=request.placement.model_dump(exclude_defaults=True),
+        placement=stored_placement(request),
+        members=members,
         asked_start=window.start,
         asked_end=window.end,
         duration=window.duration,

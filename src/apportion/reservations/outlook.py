@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from apportion.authority.service import Caller
+from apportion.errors import InvalidInputError
 from apportion.placement import FOREVER, GpuState, Opening, Piece, PoolIndex, Verdict
 from apportion.pools.schemas import QuotaResource
 from apportion.pools.service import (
@@ -102,6 +103,13 @@ async def _look(
     caller, request = asked
     records = await find_records(connection, caller, named_pools(request))
     draft = admitted(caller, request, Rights(caller, records), NOBODY, now)
+    if draft.members > 1:
+        raise InvalidInputError(
+            "when a gang could start is not told; what each member asks for can be",
+            field="gang.members",
+            given=draft.members,
+            allowed="1, or no gang; end_before reserves a gang at its earliest start",
+        )
     pools = [records[each] for each in draft.candidates]
     quotas = await read_quotas(connection, caller.lineage, draft.candidates)
     await fleet.sync(connection, list(draft.candidates), now)

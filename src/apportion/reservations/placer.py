@@ -164,14 +164,14 @@ class Placer:
     ) -> set[str]:
         """Book what was found, in the order of locks; returns the ids of those that lost."""
         placed = [each for each in decisions if isinstance(each, Placed)]
-        hosts = [each.host for each in placed if each.host is not None]
+        hosts = [host for each in placed for host in each.hosts]
         overfull = await bookings.insert_host(connection, hosts)
         lost = {host.reservation_id for host in hosts if host.node_id in overfull}
         wanted = [b for each in placed if each.draft.id not in lost for b in each.bookings]
         gpus = await bookings.hold_gpus(connection, wanted)
         lost |= {booking.reservation_id for booking in wanted if booking.gpu_id not in gpus}
         wanted = [booking for booking in wanted if booking.reservation_id not in lost]
-        moves = [m for each in placed if each.draft.id not in lost for m in each.offer.moves]
+        moves = [m for each in placed if each.draft.id not in lost for m in each.moves]
         if not await bookings.redeal(connection, moves, now):
             raise _StaleError
         won = await bookings.insert(connection, wanted)
@@ -206,7 +206,7 @@ def _decide(current: _Try, drafts: Sequence[Draft]) -> list[Decision]:
     decisions: list[Decision] = []
     for draft in drafts:
         decision = current.planner.decide(draft)
-        moves = isinstance(decision, Placed) and bool(decision.offer.moves)
+        moves = isinstance(decision, Placed) and bool(decision.moves)
         if isinstance(decision, Placed):
             current.held.append(decision)
         if moves and decisions:

@@ -1,5 +1,6 @@
 """Deciding in memory what each draft of a batch gets: held at once, undone if it is lost."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from apportion.bookings.service import BookingView, NewBooking, NewHostBooking
-from apportion.placement import Held, Offer, Piece, Verdict
+from apportion.placement import Held, Move, Offer, Piece, Verdict
 from apportion.placement.cost import cost
 from apportion.placement.state import HostHeld
 from apportion.pools.service import (
@@ -36,24 +37,31 @@ from apportion.reservations.slack import earliest_start, held_until
 class Placed:
     """A draft, the pool it got, the room there, the window, and what it takes of the quota.
 
-    ``at`` is the instant at which this was decided, as in all decisions.
+    ``offers`` has one for each member, in whose order the pieces are numbered; ``hosts`` one for
+    each node, with what the members there take together. ``at`` is the instant at which this was
+    decided, as in all decisions.
     """
 
     draft: Draft
     at: datetime
     pool: PoolRecord
-    offer: Offer
+    offers: tuple[Offer, ...]
     start: datetime
     end: datetime
     bookings: tuple[NewBooking, ...]
     shown: tuple[BookingView, ...]
-    host: NewHostBooking | None
+    hosts: tuple[NewHostBooking, ...]
     charges: Mapping[str, Decimal]
 
     @property
     def state(self) -> State:
         """Where it stands: a window that has begun is active at once."""
         return "active" if self.start <= self.at else "placed"
+
+    @property
+    def moves(self) -> list[Move]:
+        """Who makes way for it."""
+        return [move for offer in self.offers for move in offer.moves]
 
     def quota_key(self, resource: str) -> QuotaKey:
         """Return whose quota of a resource it is charged to."""
@@ -65,10 +73,10 @@ Decision = Placed | Waiting | Gone | Refused
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Room in one pool, and what it costs of the quota."""
+    """Room in one pool, for each member, and what it costs of the quota."""
 
     pool: PoolRecord
-    offer: Offer
+    offers: tuple[Offer, ...]
     shares: Sequence[Fraction]
     charges: Mapping[str, Decimal]
 
@@ -133,17 +141,13 @@ class Planner:
             return rooms[0]
         return min(rooms, key=lambda found: self._price(draft, found))
 
-    def _price(self, draft: Draft, found: _Found) -> tuple[int, int]:
-        node = self._fleet.indexes[found.pool.id].nodes[found.offer.node]
-        return cost(node, draft.ask, found.offer)
-
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""
         index = self._fleet.indexes[placed.pool.id]
         for booking in placed.bookings:
             index.free(booking.gpu_id, booking.key)
-        if placed.host is not None:
-            index.free_host(placed.host.node_id, placed.draft.id)
+        for host in placed.hosts:
+            index.free_host(host.node_id, placed.draft.id)
         for resource, amount in placed.charges.items():
             self._quotas[placed.quota_key(resource)].used -= amount
 
@@ -159,26 +163,43 @@ class Planner:
         What an instance or a slot costs in equivalents only its place tells, so the quota is asked
         once more when that is known.
         """
-        least = with_equivalents(amounts, least_equivalents(draft.ask))
+        least = with_equivalents(amounts, draft.members * least_equivalents(draft.ask))
         exact = amounts.keys().isdisjoint(("gpu.mig", "gpu.slot"))
         if short := self._short(pool, least, exact=exact):
             return short
-        start, end = window
-        index = self._fleet.indexes[pool.id]
-        until = micros(held_until(end, pool))
-        policy = draft.policy or pool.policy.placement
-        offer = index.place(draft.ask, micros(start), until, micros(self._now), policy)
-        if isinstance(offer, Verdict):
-            return offer
-        shares = [self._share(draft, pool, piece) for piece in offer.pieces]
+        offers = self._look(draft, pool, window)
+        if isinstance(offers, Verdict):
+            return offers
+        shares = [self._share(draft, pool, piece) for offer in offers for piece in offer.pieces]
         if exact:
-            return _Found(pool, offer, shares, least)
+            return _Found(pool, offers, shares, least)
         charges = with_equivalents(amounts, equivalents(shares))
-        return self._short(pool, charges, exact=True) or _Found(pool, offer, shares, charges)
+        return self._short(pool, charges, exact=True) or _Found(pool, offers, shares, charges)
+
+    def _look(
+        self, draft: Draft, pool: PoolRecord, window: tuple[datetime, datetime]
+    ) -> tuple[Offer, ...] | Verdict:
+        """Look for room for all members, cleaned up after them."""
+        index = self._fleet.indexes[pool.id]
+        start, end = window
+        times = micros(start), micros(held_until(end, pool)), micros(self._now)
+        policy = draft.policy or pool.policy.placement
+        if draft.members > 1:
+            asks = [draft.ask] * draft.members
+            return index.place_gang(asks, *times, policy, apart=draft.members_apart)
+        offer = index.place(draft.ask, *times, policy)
+        return offer if isinstance(offer, Verdict) else (offer,)
+
+    def _price(self, draft: Draft, found: _Found) -> tuple[int, int]:
+        """Return what room costs those who come later, to compare that of several pools."""
+        nodes = self._fleet.indexes[found.pool.id].nodes
+        costs = [cost(nodes[offer.node], draft.ask, offer) for offer in found.offers]
+        return sum(stranded for stranded, _ in costs), sum(left for _, left in costs)
 
     def _place(self, draft: Draft, found: _Found, window: tuple[datetime, datetime]) -> Placed:
         start, end = window
-        pool, offer = found.pool, found.offer
+        pool = found.pool
+        offered = [piece for offer in found.offers for piece in offer.pieces]
         pieces = tuple(
             NewBooking(
                 tenant_id=draft.tenant_id,
@@ -196,22 +217,12 @@ class Planner:
                 held_until=held_until(end, pool),
                 share=share,
             )
-            for number, (piece, share) in enumerate(zip(offer.pieces, found.shares, strict=True))
+            for number, (piece, share) in enumerate(zip(offered, found.shares, strict=True))
         )
-        host = None
-        if draft.ask.vcpu_milli or draft.ask.memory_mib:
-            host = NewHostBooking(
-                tenant_id=draft.tenant_id,
-                node_id=offer.node,
-                reservation_id=draft.id,
-                vcpu_milli=draft.ask.vcpu_milli,
-                memory_mib=draft.ask.memory_mib,
-                start=start,
-                end=end,
-            )
+        hosts = _hosts(draft, found.offers, window)
         shown = tuple(map(self._shown, pieces))
         placed = Placed(
-            draft, self._now, pool, offer, start, end, pieces, shown, host, found.charges
+            draft, self._now, pool, found.offers, start, end, pieces, shown, hosts, found.charges
         )
         self._hold(placed)
         return placed
@@ -224,6 +235,7 @@ class Planner:
             reservation_id=booking.reservation_id,
             gpu_id=str(gpu.attributes["gpuUuid"]),
             node=str(gpu.attributes["node"]),
+            piece=booking.piece,
             device=booking.device,
             cls=booking.cls,
             units=to_multirange(booking.units),
@@ -240,10 +252,9 @@ class Planner:
         for booking in placed.bookings:
             held = Held(start, micros(booking.held_until), booking.units)
             index.book(booking.gpu_id, booking.key, held)
-        ask = placed.draft.ask
-        if placed.host is not None:
-            held = HostHeld(start, end, ask.vcpu_milli, ask.memory_mib)
-            index.book_host(placed.host.node_id, placed.draft.id, held)
+        for host in placed.hosts:
+            held = HostHeld(start, end, host.vcpu_milli, host.memory_mib)
+            index.book_host(host.node_id, placed.draft.id, held)
         for resource, amount in placed.charges.items():
             self._quotas[placed.quota_key(resource)].used += amount
 
@@ -259,7 +270,7 @@ class Planner:
 
     def _covers(self, draft: Draft, pool: PoolRecord, amounts: dict[str, Decimal]) -> bool:
         """Tell whether the quota covers what a draft takes at least, wherever it lies."""
-        least = with_equivalents(amounts, least_equivalents(draft.ask))
+        least = with_equivalents(amounts, draft.members * least_equivalents(draft.ask))
         return self._short(pool, least, exact=False) is None
 
     def _short(
@@ -276,3 +287,24 @@ class Planner:
     def _usable(self, draft: Draft) -> list[PoolRecord]:
         found = (self._pools.get((draft.tenant_id, each)) for each in draft.candidates)
         return [pool for pool in found if pool is not None]
+
+
+def _hosts(
+    draft: Draft, offers: Sequence[Offer], window: tuple[datetime, datetime]
+) -> tuple[NewHostBooking, ...]:
+    """Return what the members take of the host of each node that one of them lies on."""
+    ask, (start, end) = draft.ask, window
+    if not ask.vcpu_milli and not ask.memory_mib:
+        return ()
+    return tuple(
+        NewHostBooking(
+            tenant_id=draft.tenant_id,
+            node_id=node_id,
+            reservation_id=draft.id,
+            vcpu_milli=members * ask.vcpu_milli,
+            memory_mib=members * ask.memory_mib,
+            start=start,
+            end=end,
+        )
+        for node_id, members in Counter(offer.node for offer in offers).items()
+    )

@@ -201,7 +201,7 @@ class Reasons:
             "code": merged.code,
             "message": "; ".join(
                 [
-                    *(f"{names[each]}: {v.message}" for each, v in verdicts.items()),
+                    *(f"{names[each]}: {_said(draft, v)}" for each, v in verdicts.items()),
                     *(f"{each.pool.name}: too little quota of {each.resource}" for each in short),
                     *self._why_gone(draft, gone),
                 ]
@@ -210,6 +210,7 @@ class Reasons:
             **self._story(draft),
             "nodes": merged.nodes,
             "reasons": [{"code": each.code, "count": each.count} for each in merged.reasons],
+            **({"members": _room_for(draft, verdicts)} if draft.members > 1 else {}),
             **({"quota": _shorts(short)} if short else {}),
             **({"gone": gone} if gone else {}),
         }
@@ -221,6 +222,18 @@ def codes(reason: Mapping[str, Any]) -> list[str]:
     each_code = [each["code"] for each in reason.get("reasons", ())]
     short = [f"{each['pool_id']} {each['resource']}" for each in reason.get("quota", ())]
     return [reason["code"], *each_code, *short, *reason.get("gone", ())]
+
+
+def _said(draft: Draft, verdict: Verdict) -> str:
+    """Write a verdict; of a gang it is about the member that has no room beside the others."""
+    if draft.members == 1:
+        return verdict.message
+    return f"room for {verdict.placed} of {draft.members} members; the next: {verdict.message}"
+
+
+def _room_for(draft: Draft, verdicts: Mapping[str, Verdict]) -> dict[str, int]:
+    placed = max(verdict.placed for verdict in verdicts.values())
+    return {"asked": draft.members, "placed": placed}
 
 
 def _shorts(short: Sequence[Short]) -> list[dict[str, str]]:

@@ -20,6 +20,8 @@ DEVICES_MAX = 8
 """The most device requests of one reservation."""
 WINDOWS_MAX = 50
 """The most free windows of one answer."""
+MEMBERS_MAX = 64
+"""The most members of a gang."""
 POOLS_MAX = 32
 """The most candidate pools of one reservation."""
 
@@ -86,6 +88,15 @@ class PlacementSpec(Schema):
     ] = False
 
 
+class GangSpec(Schema):
+    """Members that are placed all or none; each gets all of the devices and resources."""
+
+    members: Annotated[int, Field(strict=True, ge=1, le=MEMBERS_MAX)]
+    apart: Annotated[
+        bool, Field(strict=True, description="Every member lies on a node of its own.")
+    ] = False
+
+
 class ReservationAsk(Schema):
     """An ask. Give ``pool_id``, or ``pool_ids`` to let the tightest fit among several decide.
 
@@ -101,6 +112,7 @@ class ReservationAsk(Schema):
     )
     resources: HostResources = Field(default_factory=HostResources)
     placement: PlacementSpec = Field(default_factory=PlacementSpec)
+    gang: GangSpec | None = None
     duration: str | None = None
     start: Timestamp | None = None
     end: Timestamp | None = None
@@ -129,11 +141,13 @@ class ReservationUpdate(Schema):
 class BookingOut(View):
     """One piece: which units of which GPU, and what part of a GPU hour an hour of it is.
 
-    Nobody else has them before ``held_until``: the end, and a gap for cleaning up.
+    ``member`` counts the members of a gang from 0. Nobody else has the units before ``held_until``:
+    the end, and a gap for cleaning up.
     """
 
     gpu_id: str
     node: str
+    member: int
     device: int
     class_: AtomClass = Field(alias="class")
     units: str
@@ -171,6 +185,7 @@ class ReservationView(View):
     devices: list[dict[str, Any]]
     resources: HostOut
     placement: PlacementSpec
+    gang: GangSpec | None
     start: AwareDatetime | None
     end: AwareDatetime | None
     end_before: AwareDatetime | None

@@ -243,7 +243,8 @@ def _check_change(
             given=row["pool_id"],
             hint=f"It keeps what it has until {format_instant(row['ends_at'])}, or till a release",
         )
-    attributes = attributes_of(draft_of(row).ask, end - row["starts_at"])
+    draft = draft_of(row)
+    attributes = attributes_of(draft.ask, end - row["starts_at"], members=draft.members)
     check_update(caller, pool, attributes, longer=end > row["ends_at"])
     check_length(pool, end - row["starts_at"], **given)
 

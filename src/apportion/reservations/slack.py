@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from apportion.placement import PoolIndex
+from apportion.placement.gangs import gang_opening
 from apportion.pools.service import PoolRecord
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet, instant_of, micros
@@ -29,15 +31,24 @@ def earliest_start(
     for pool in pools:
         start, end = draft.window(first)
         length = held_until(end, pool) - start
-        openings = fleet.indexes[pool.id].openings(
-            draft.ask,
+        opening = _opening(
+            fleet.indexes[pool.id],
+            draft,
             length // timedelta(microseconds=1),
-            micros(now),
-            first=micros(first),
-            last=micros(last),
+            (micros(first), micros(last), micros(now)),
         )
-        for opening in openings:
+        if opening is not None:
             # Later pools need not look beyond what this one has.
-            found = last = instant_of(opening.start)
-            break
+            found = last = instant_of(opening)
     return found
+
+
+def _opening(
+    index: PoolIndex, draft: Draft, length: int, bounds: tuple[int, int, int]
+) -> int | None:
+    if draft.members > 1:
+        asks = [draft.ask] * draft.members
+        return gang_opening(index, asks, length, bounds, apart=draft.members_apart)
+    first, last, now = bounds
+    openings = index.openings(draft.ask, length, now, first=first, last=last)
+    return next((opening.start for opening in openings), None)

@@ -9,9 +9,10 @@ from apportion.bookings import service as bookings
 from apportion.bookings.service import BookingView
 from apportion.quantities.shares import exact_text
 from apportion.reservations import rows
+from apportion.reservations.arrangement import show_gang, show_placement
 from apportion.reservations.plan import Placed
 from apportion.reservations.reasons import Waiting
-from apportion.reservations.schemas import BookingOut, HostOut, PlacementSpec, ReservationView
+from apportion.reservations.schemas import BookingOut, HostOut, ReservationView
 from apportion.store.connections import Connection
 
 
@@ -30,6 +31,7 @@ def show_made(decision: Placed | Waiting) -> ReservationView:
 
 
 def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationView:
+    pieces = sum(device["count"] for device in row["devices"])
     return ReservationView(
         id=row["id"],
         name=row["name"],
@@ -40,7 +42,8 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
         reason=row["reason"],
         devices=row["devices"],
         resources=_host(row["vcpu_milli"], row["memory_mib"]),
-        placement=PlacementSpec.model_validate(row["placement"]),
+        placement=show_placement(row),
+        gang=show_gang(row),
         start=row["starts_at"] or row["asked_start"],
         end=row["ends_at"] or row["asked_end"],
         end_before=row["end_before"],
@@ -54,6 +57,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
                 {
                     "gpu_id": each.gpu_id,
                     "node": each.node,
+                    "member": each.piece // pieces,
                     "device": each.device,
                     "class": each.cls,
                     "units": each.units,

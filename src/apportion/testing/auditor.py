@@ -84,7 +84,7 @@ _TABLES: Final[dict[str, LiteralString]] = {
             bookings.class, lower(planned) AS start, upper(planned) AS end,
             planned <@ during AND lower(planned) = lower(during) AS planned_within,
             coalesce(upper(during), 'infinity') > %(now)s AS live,
-            gpus.uuid, gpus.node_id, gpus.pool_id AS gpu_pool, gpus.split, gpus.ruler,
+            gpus.uuid, gpus.node_id, numa_node, gpus.pool_id AS gpu_pool, gpus.split, gpus.ruler,
             gpus.board, atoms.profile, atoms.start AS placed_at, atoms.board AS atom_board,
             bookings.share_num, bookings.share_den,
             atoms.retired_at IS NOT NULL AS retired, atoms.reason IS NULL AS on_demand,
@@ -110,7 +110,7 @@ _TABLES: Final[dict[str, LiteralString]] = {
     "quotas": "SELECT tenant_id, pool_id, resource, used FROM quotas",
     "reservations": """
         SELECT id, tenant_id, charged_tenant_id, pool_id, state, reason, devices, vcpu_milli,
-            memory_mib, charges, starts_at AS start, ends_at AS end,
+            memory_mib, members, placement, charges, starts_at AS start, ends_at AS end,
             state IN ('placed', 'active', 'ending') AS live
         FROM reservations""",
 }
@@ -263,15 +263,18 @@ def _not_held(
     pieces: dict[str, list[Row]] = {}
     for row in bookings:
         pieces.setdefault(row["reservation_id"], []).append(row)
-    hosted = {row["reservation_id"]: row for row in hosts}
+    hosted: dict[str, list[Row]] = {}
+    for row in hosts:
+        hosted.setdefault(row["reservation_id"], []).append(row)
     for row in reservations:
         if not row["live"]:
             continue
-        own, host = pieces.get(row["id"], []), hosted.get(row["id"])
+        own, own_hosts = pieces.get(row["id"], []), hosted.get(row["id"], [])
         for wrong in (
             *_wrong_pieces(row, own),
             *_wrong_bookings(row, own),
-            *_wrong_host(row, own, host),
+            *_wrong_places(row, own),
+            *_wrong_hosts(row, own, own_hosts),
         ):
             yield Finding(rule="held", subject=row["id"], message=wrong)
 
@@ -282,11 +285,42 @@ def _wrong_pieces(reservation: Row, pieces: Sequence[Row]) -> Iterator[str]:
         for device, each in enumerate(reservation["devices"])
         for _ in range(each["count"])
     )
-    got = Counter((row["device"], row["class"], _booked_units(row)) for row in pieces)
-    if wanted != got:
-        yield f"asked for {dict(wanted)} and has {dict(got)}"
-    if len({row["piece"] for row in pieces}) != len(pieces):
-        yield "has two bookings for one piece"
+    for number, member in enumerate(_members(reservation, pieces)):
+        got = Counter((row["device"], row["class"], _booked_units(row)) for row in member)
+        if wanted != got:
+            yield f"asked for {dict(wanted)} and has {dict(got)} as member {number}"
+    every = reservation["members"] * sum(wanted.values())
+    if sorted(row["piece"] for row in pieces) != list(range(every)):
+        yield f"has not the pieces 0 to {every - 1}, each once"
+
+
+def _members(reservation: Row, pieces: Iterable[Row]) -> list[list[Row]]:
+    """Part pieces by the members of a gang, in whose order they are numbered."""
+    size = sum(device["count"] for device in reservation["devices"])
+    return [
+        [row for row in pieces if size and row["piece"] // size == number]
+        for number in range(reservation["members"])
+    ]
+
+
+def _wrong_places(reservation: Row, pieces: Sequence[Row]) -> Iterator[str]:
+    """Compare where the pieces of each member lie with where they were to lie."""
+    wishes = reservation["placement"]
+    members = _members(reservation, pieces)
+    for member in members:
+        gpus = {row["uuid"]: row["numa_node"] for row in member}
+        if len({row["node_id"] for row in member}) > 1:
+            yield "lies on more than one node"
+        if wishes.get("apart") and len(gpus) != len(member):
+            yield "has two pieces on one GPU, which were to be apart"
+        together = wishes.get("together", "node")
+        # A GPU whose NUMA node is not known is a domain of its own.
+        spread = together == "numa" and (len(set(gpus.values())) > 1 or None in gpus.values())
+        if len(gpus) > 1 and (together == "gpu" or spread):
+            yield f"has pieces on {sorted(gpus)}, which were to be of one {together}"
+    nodes = [row["node_id"] for member in members for row in member[:1]]
+    if wishes.get("members_apart") and len(set(nodes)) != len(nodes):
+        yield "has two members on one node, which were to be apart"
 
 
 def _wrong_bookings(reservation: Row, pieces: Iterable[Row]) -> Iterator[str]:
@@ -304,22 +338,25 @@ def _wrong_bookings(reservation: Row, pieces: Iterable[Row]) -> Iterator[str]:
             yield f"booking {row['id']} belongs to another tenant or pool"
 
 
-def _wrong_host(reservation: Row, pieces: Sequence[Row], host: Row | None) -> Iterator[str]:
-    asked = (reservation["vcpu_milli"], reservation["memory_mib"])
-    nodes = {row["node_id"] for row in pieces}
-    if host is None:
-        if asked != (0, 0):
-            yield "has no host resources booked"
-    else:
-        nodes.add(host["node_id"])
-        if asked != (host["vcpu_milli"], host["memory_mib"]):
-            yield "has other host resources than it asked for"
+def _wrong_hosts(reservation: Row, pieces: Sequence[Row], hosts: Sequence[Row]) -> Iterator[str]:
+    amounts = ("vcpu_milli", "memory_mib")
+    asked = [reservation[amount] for amount in amounts]
+    there = Counter(member[0]["node_id"] for member in _members(reservation, pieces) if member)
+    for host in hosts:
         if (host["start"], host["end"]) != (reservation["start"], reservation["end"]):
             yield "has its host resources in another window"
-    if len(nodes) > 1:
-        yield "lies on more than one node"
+        expected = [there[host["node_id"]] * amount for amount in asked]
+        if pieces and [host[amount] for amount in amounts] != expected:
+            yield f"has other host resources on node {host['node_id']} than its members there"
+    if reservation["placement"].get("members_apart") and any(asked):
+        each = [[host[amount] for amount in amounts] for host in hosts]
+        if each != [asked] * reservation["members"]:
+            yield "has two members on one host, which were to be apart"
+    total = [sum(host[amount] for host in hosts) for amount in amounts]
+    if total != [reservation["members"] * amount for amount in asked]:
+        yield "has not the host resources that it asked for"
     charges = {key: Decimal(value) for key, value in reservation["charges"].items()}
-    if _charges(pieces, host) != charges:
+    if _charges(pieces, hosts) != charges:
         yield f"is charged {reservation['charges']}, which is not what it has"
 
 
@@ -333,16 +370,16 @@ def _booked_units(booking: Row) -> int:
     return (_mask(booking["units"]) & (1 << booking["ruler"]) - 1).bit_count()
 
 
-def _charges(pieces: Sequence[Row], host: Row | None) -> dict[str, Decimal]:
+def _charges(pieces: Sequence[Row], hosts: Sequence[Row]) -> dict[str, Decimal]:
     charges: dict[str, Decimal] = {}
     for row in pieces:
         charges[row["class"]] = charges.get(row["class"], Decimal(0)) + _booked_units(row)
     if fine := sum(row["share_num"] * FINE_UNITS // row["share_den"] for row in pieces):
         charges["gpuEquivalents"] = Decimal(fine)
-    if host is not None and host["vcpu_milli"]:
-        charges["vcpu"] = Decimal(host["vcpu_milli"]) / 1000
-    if host is not None and host["memory_mib"]:
-        charges["memoryGiB"] = Decimal(host["memory_mib"]) / 1024
+    if vcpu := sum(host["vcpu_milli"] for host in hosts):
+        charges["vcpu"] = Decimal(vcpu) / 1000
+    if memory := sum(host["memory_mib"] for host in hosts):
+        charges["memoryGiB"] = Decimal(memory) / 1024
     return charges
 
 
