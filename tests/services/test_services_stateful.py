@@ -1,12 +1,15 @@
 """Anything that may happen, in any order, judged by the auditor and by a model of the room.
 
 The model knows the asks and the machines, and reads which GPU was chosen; whether there was room it
-counts by itself, at each instant, because slots and shares are interchangeable.
+counts by itself, at each instant, because slots and shares are interchangeable. By which policy a
+place is chosen it does not know: under each of them what has room is placed.
 """
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from typing import get_args
 
 import pytest
 from hypothesis import settings
@@ -21,12 +24,16 @@ from hypothesis.stateful import (
 from services_world import open_world
 
 from apportion.errors import ConflictError, InvalidInputError, InvalidStateError
+from apportion.pools.policy import PlacementPolicy
 from apportion.reservations.schemas import LIVE, ReservationUpdate
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
+POLICIES = get_args(PlacementPolicy)
+TOGETHER = {"slots": "gpu", "mig": "gpu", "whole": "numa"}
+"""What may be asked of pieces that lie together, and may come true; NUMA nodes are not reported."""
 SEATS = 48
 CPUS = 8
-GPUS = {"whole": 2, "slots": 1, "shares": 2}
+GPUS = {"whole": 2, "slots": 2, "shares": 2}
 UNITS = {"slots": 2, "shares": 100}
 CUTS = (
     ("3g.40gb@4", "2g.20gb@0", "2g.20gb@2"),
@@ -80,6 +87,20 @@ def wants(draw):
         "later": draw(st.sampled_from([None, 1, 2, 3, 4, 5])),
         "hours": draw(st.integers(1, 3)),
         "vcpu": draw(st.sampled_from([0, 0, 0, 0, 3, 8])),
+        "policy": draw(st.sampled_from([None, *POLICIES])),
+        "lie": draw(st.sampled_from(["anyhow", "anyhow", "together", "apart"])),
+    }
+
+
+def arrangement(wanted):
+    """Say by which policy a place is to be chosen, and how its pieces are to lie."""
+    together = TOGETHER.get(wanted["kind"], "node") if wanted["lie"] == "together" else "node"
+    if wanted["units"] * wanted["count"] > UNITS.get(wanted["kind"], 8):
+        together = "node"  # more than one GPU has is refused at once
+    return {
+        "policy": wanted["policy"],
+        "together": together,
+        "apart": wanted["lie"] == "apart",
     }
 
 
@@ -133,31 +154,38 @@ class Services(RuleBasedStateMachine):
         used = peak(hosts, start, lambda row: row["vcpu_milli"])
         if wanted["vcpu"] and used + wanted["vcpu"] * 1000 > CPUS * 1000:
             return False
-        return self.pieces(rows, wanted, start) >= wanted["count"]
+        room, lies = self.pieces(rows, wanted, start), arrangement(wanted)
+        if lies["together"] in ("gpu", "numa"):  # a GPU of no known NUMA node is one by itself
+            return max(room) >= wanted["count"]
+        if lies["apart"]:
+            return sum(each > 0 for each in room) >= wanted["count"]
+        return sum(room) >= wanted["count"]
 
     def pieces(self, rows, wanted, start):
-        """Return how many pieces of the wanted size there is room for beside these bookings."""
+        """Return how many pieces of the wanted size each GPU has room for beside these bookings."""
         kind = wanted["kind"]
         if kind == "mig":
             taken = [part for row in rows for part in row["units"]]
             instances = [instance.split("@") for instance in CUTS[self.cut]]
-            return sum(
+            free = sum(
                 profile == wanted["profile"]
                 and not any(t.lower < int(at) + SIZES[profile] and t.upper > int(at) for t in taken)
                 for profile, at in instances
             )
-        total = 0
+            return [free]
+        room = []
         for uuid in (f"GPU-{kind}-{index}" for index in range(GPUS[kind])):
             own = [row for row in rows if row["uuid"] == uuid]
             if kind == "whole":
-                total += not own
+                room.append(int(not own))
                 continue
             free = UNITS[kind] - peak(own, start, units_of)
             if kind == "slots":
-                total += free // wanted["units"]
+                room.append(free // wanted["units"])
             else:
-                total += free >= wanted["units"] and peak(own, start, lambda _: 1) < SEATS
-        return total
+                seats = SEATS - peak(own, start, lambda _: 1)
+                room.append(int(free >= wanted["units"] and seats > 0))
+        return room
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -178,11 +206,16 @@ class Services(RuleBasedStateMachine):
             duration=f"{wanted['hours']}h",
             start=wanted["start"],
             vcpu=wanted["vcpu"],
+            placement=arrangement(wanted),
         )
         expected = self.run(self.has_room(wanted, now))
         view = self.run(world.create(request))
         assert (view.state != "pending") == expected, (wanted, view.reason)
         self.asked[view.id] = wanted
+        gpus = Counter(each.gpu_id for each in view.bookings)
+        lies = arrangement(wanted)
+        assert not lies["apart"] or all(count == 1 for count in gpus.values())
+        assert lies["together"] != "gpu" or len(gpus) <= 1
 
     @precondition(lambda self: self.asked)
     @rule(data=st.data())
