@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from apportion.cli.confirming import add_yes_argument, is_confirmed
 from apportion.cli.connection import PoolNames, add_server_arguments, connect, find_pool, naming
+from apportion.cli.explaining import run_explain
 from apportion.cli.listing import add_list_arguments, data_of, print_list
 from apportion.cli.outlook import (
     add_earliest_arguments,
@@ -33,6 +34,7 @@ examples:
   apportion reservation list --state pending --state active
   apportion reservation list --pool notebooks --all -o json
   apportion reservation show res_01k...
+  apportion reservation explain res_01k...
   apportion reservation earliest --pool notebooks --gpus 2 --for 4h
   apportion reservation free-windows --pool notebooks --mig 3g.40gb --for 2h -k 10
   apportion reservation update res_01k... --for 8h
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what can be done with what is reserved, or could be."""
     parser.epilog = _EXAMPLES
     verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="list|show|earliest|free-windows|update|release"
+        dest="verb", required=True, metavar="list|show|explain|earliest|free-windows|update|release"
     )
     listing = verbs.add_parser("list", help="list reservations, newest first", epilog=_EXAMPLES)
     listing.add_argument(
@@ -57,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show = verbs.add_parser("show", help="show one: why, when, where", epilog=_EXAMPLES)
     show.add_argument("id", metavar="ID", help="its id")
     add_server_arguments(show)
+    explain = verbs.add_parser(
+        "explain", help="say why one waits, and what would make it fit", epilog=_EXAMPLES
+    )
+    explain.add_argument("id", metavar="ID", help="its id")
+    add_server_arguments(explain)
     earliest = verbs.add_parser(
         "earliest", help="show when an ask could start; nothing is held", epilog=_EXAMPLES
     )
@@ -88,7 +95,9 @@ def run(args: argparse.Namespace) -> int:
             return run_earliest(args, client)
         if args.verb == "free-windows":
             return run_free_windows(args, client)
-        act = {"show": _show, "update": _update, "release": _release}[args.verb]
+        act = {"show": _show, "explain": run_explain, "update": _update, "release": _release}[
+            args.verb
+        ]
         with naming({"reservation_id": "ID", "duration": "--for", "end": _end_flag(args)}):
             return act(args, client)
 

@@ -30,7 +30,7 @@ _DRAWN_MAX = 8
 def reservation_lines(client: "Client", view: "ReservationView", now: datetime) -> list[str]:
     """Write all that is to say of a reservation."""
     pools = PoolNames(client)
-    lines = [_head(view, pools), *(f"  {line}" for line in _why(view))]
+    lines = [head(view, pools), *(f"  {line}" for line in why(view))]
     lines.append(f"  asks for {'; '.join(_asked(view))}")
     if view.start is not None and view.end is not None:
         drawn = window_lines(view.start, view.end, now, boxes=can_draw_windows())
@@ -40,7 +40,8 @@ def reservation_lines(client: "Client", view: "ReservationView", now: datetime) 
     return lines
 
 
-def _head(view: "ReservationView", pools: PoolNames) -> str:
+def head(view: "ReservationView", pools: PoolNames) -> str:
+    """Say in one line which it is and where it stands."""
     name = f"{view.id} {view.name}" if view.name else view.id
     if view.pool_id is not None and view.state in LIVE:
         nodes = ", ".join(dict.fromkeys(booking.node for booking in view.bookings))
@@ -51,7 +52,7 @@ def _head(view: "ReservationView", pools: PoolNames) -> str:
     return f"{name}: {view.state} ({candidates})"
 
 
-def _why(view: "ReservationView") -> Iterator[str]:
+def why(view: "ReservationView") -> Iterator[str]:
     """Give the reason as it stands; of what waits also what would help, and until when."""
     code, message = view.reason.get("code"), view.reason.get("message")
     if code not in (None, "placed"):

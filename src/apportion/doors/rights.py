@@ -55,6 +55,7 @@ RIGHTS: Final[Mapping[str, str]] = {
     "find_free_windows": "compute:reservations:create",
     "list_reservations": "compute:reservations:read",
     "get_reservation": "compute:reservations:read",
+    "explain_reservation": "compute:reservations:read",
     "update_reservation": "compute:reservations:update",
     "release_reservation": "compute:reservations:release",
     "get_usage": "compute:usage:read",

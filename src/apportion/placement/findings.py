@@ -26,13 +26,15 @@ class Finding:
     ``until`` is the first instant after the window's start at which one of them has room for a
     window as long (microseconds), None where none is known. ``after_defragmentation`` counts
     those of them that would have room if what they hold in the window lay otherwise on their own
-    GPUs; where nodes are many or intricate it is a lower bound.
+    GPUs; where nodes are many or intricate it is a lower bound. ``full`` counts those of which
+    nothing of what the ask wants is free at all; the others have something, but no place for it.
     """
 
     code: str
     count: int
     until: int | None = None
     after_defragmentation: int = 0
+    full: int = 0
 
 
 def defragmentable(nodes: Iterable[NodeState], ask: Ask, start: int, end: int) -> int:
@@ -60,6 +62,24 @@ def defragmentable(nodes: Iterable[NodeState], ask: Ask, start: int, end: int) -
             known[key] = fits_beside(movable, ask, beside)
         found += known.get(key, False)
     return found
+
+
+def full(nodes: Iterable[NodeState], ask: Ask, start: int, end: int) -> int:
+    """Count the nodes of which nothing of the classes that an ask wants is free in a window."""
+    wanted = {device.cls for device in ask.devices}
+    return sum(
+        not any(
+            gpu.bookable and CLASS_OF[gpu.split] in wanted and _has_room(gpu, start, end)
+            for gpu in node.gpus
+        )
+        for node in nodes
+    )
+
+
+def _has_room(gpu: GpuState, start: int, end: int) -> bool:
+    if gpu.split == "mig":
+        return bool(gpu.free_atoms(start, end))
+    return gpu.room(start, end)[0] > 0
 
 
 def _piece(gpu: GpuState, units: int) -> DeviceAsk | None:

@@ -13,7 +13,7 @@ from itertools import islice
 from apportion.placement.asks import Ask, AtomClass, DeviceAsk
 from apportion.placement.calendar import Calendars
 from apportion.placement.choosing import best, best_host, nearest_gpus
-from apportion.placement.findings import LOOKED_AT, Finding, defragmentable
+from apportion.placement.findings import LOOKED_AT, Finding, defragmentable, full
 from apportion.placement.gangs import Gang
 from apportion.placement.largest import Largest, largest
 from apportion.placement.moving import Movable, Relief, with_one_move
@@ -289,8 +289,8 @@ class PoolIndex:
         answer = self.place(ask, start, end, now)
         if isinstance(answer, Offer):
             return ()
-        booked = islice(self._shapes.booked(ask, start, end), LOOKED_AT)
-        repacked = defragmentable(booked, ask, start, end)
+        booked = list(islice(self._shapes.booked(ask, start, end), LOOKED_AT))
+        counted = (defragmentable(booked, ask, start, end), full(booked, ask, start, end))
         ends = islice(((end, node) for end, node in self.ends() if end > start), LOOKED_AT)
         later = next(openings(ask, end - start, (start, FOREVER, now), ends), None)
         freed = None
@@ -302,7 +302,7 @@ class PoolIndex:
                 each.code,
                 each.count,
                 later.start if later is not None and each.code == freed else None,
-                repacked if each.code == "units_booked" else 0,
+                *(counted if each.code == "units_booked" else (0, 0)),
             )
             for each in answer.reasons
         )

@@ -70,7 +70,7 @@ class Verdict:
         """One sentence for people: ``0 of 18 nodes: 11 booked, 7 short of CPU or memory``."""
         if self.nodes == 0:
             return "the pool has no nodes"
-        parts = ", ".join(f"{reason.count} {_WORDS[reason.code]}" for reason in self.reasons)
+        parts = ", ".join(f"{reason.count} {WORDS[reason.code]}" for reason in self.reasons)
         return f"0 of {self.nodes} nodes: {parts}"
 
     @property
@@ -79,7 +79,7 @@ class Verdict:
         return HELP[self.code]
 
 
-_WORDS: Final[dict[str, str]] = {
+WORDS: Final[dict[str, str]] = {
     "pool_empty": "the pool has no nodes",
     "selector_matches_nothing": "with nothing that the selector matches",
     "profile_not_in_layout": "not cut into such a profile",

@@ -21,6 +21,7 @@ from apportion.reservations.schemas import (
     QuotaExplained,
     ReservationAsk,
     ReservationCreate,
+    ReservationExplained,
     ReservationUpdate,
     ReservationView,
     State,
@@ -145,6 +146,15 @@ async def get_reservation(
     reservations: TheReservations, caller: TheCaller, reservation_id: ReservationId
 ) -> ReservationView:
     return await reservations.get(caller, reservation_id)
+
+
+@router.get(
+    "/v1/reservations/{reservation_id}/explain", summary="Why it waits, and what would make it fit"
+)
+async def explain_reservation(
+    reservations: TheReservations, caller: TheCaller, reservation_id: ReservationId
+) -> ReservationExplained:
+    return await reservations.explain(caller, reservation_id)
 
 
 @router.patch("/v1/reservations/{reservation_id}", summary="Let a reservation end later or sooner")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -72,13 +72,23 @@ Decision = Placed | Waiting | Gone | Refused
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Found:
     """Room in one pool, for each member, and what it costs of the quota."""
 
     pool: PoolRecord
     offers: tuple[Offer, ...]
     shares: Sequence[Fraction]
     charges: Mapping[str, Decimal]
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a draft's pools have for a window: the best offer, and why the others have none."""
+
+    window: tuple[datetime, datetime]
+    found: Found | None = None
+    verdicts: dict[str, Verdict] = field(default_factory=dict[str, Verdict])
+    short: list[Short] = field(default_factory=list[Short])
 
 
 class Planner:
@@ -107,35 +117,40 @@ class Planner:
 
     def decide_within(self, draft: Draft, first: datetime, last: datetime) -> Decision:
         """Do so at the earliest start within ``first`` and ``last`` that has room in any pool."""
-        usable = self._usable(draft)
-        if not usable:
+        if not self._usable(draft):
             return self._reasons.gone(draft)
         if first > last:
             return self._reasons.too_late(draft)
+        seen = self.look(draft, first, last)
+        if seen.found is not None:
+            return self._place(draft, seen.found, seen.window)
+        if not seen.verdicts:
+            return self._reasons.over_quota(draft, seen.short)
+        return self._reasons.no_room(draft, seen.verdicts, seen.short)
+
+    def look(self, draft: Draft, first: datetime, last: datetime) -> Seen:
+        """Find the best offer for a draft, and why the other pools have none; nothing is held."""
+        usable = self._usable(draft)
         amounts = draft.amounts()
         start = first
         if first < last:
             covered = [each for each in usable if self._covers(draft, each, amounts)]
             start = earliest_start(self._fleet, draft, covered, (first, last, self._now)) or first
-        window = draft.window(start)
-        rooms: list[_Found] = []
-        verdicts: dict[str, Verdict] = {}
-        short: list[Short] = []
+        seen = Seen(draft.window(start))
+        rooms: list[Found] = []
         for pool in usable:
-            found = self._find(draft, pool, window, amounts)
+            found = self._find(draft, pool, seen.window, amounts)
             if isinstance(found, Short):
-                short.append(found)
+                seen.short.append(found)
             elif isinstance(found, Verdict):
-                verdicts[pool.id] = found
+                seen.verdicts[pool.id] = found
             else:
                 rooms.append(found)
         if rooms:
-            return self._place(draft, self._tightest(draft, rooms), window)
-        if not verdicts:
-            return self._reasons.over_quota(draft, short)
-        return self._reasons.no_room(draft, verdicts, short)
+            seen.found = self._tightest(draft, rooms)
+        return seen
 
-    def _tightest(self, draft: Draft, rooms: Sequence[_Found]) -> _Found:
+    def _tightest(self, draft: Draft, rooms: Sequence[Found]) -> Found:
         """Return the room that costs those who come later least; the first of equals."""
         if len(rooms) == 1:
             return rooms[0]
@@ -157,7 +172,7 @@ class Planner:
         pool: PoolRecord,
         window: tuple[datetime, datetime],
         amounts: dict[str, Decimal],
-    ) -> _Found | Short | Verdict:
+    ) -> Found | Short | Verdict:
         """Look for room in one pool that its quota covers.
 
         What an instance or a slot costs in equivalents only its place tells, so the quota is asked
@@ -167,16 +182,16 @@ class Planner:
         exact = amounts.keys().isdisjoint(("gpu.mig", "gpu.slot"))
         if short := self._short(pool, least, exact=exact):
             return short
-        offers = self._look(draft, pool, window)
+        offers = self._room(draft, pool, window)
         if isinstance(offers, Verdict):
             return offers
         shares = [self._share(draft, pool, piece) for offer in offers for piece in offer.pieces]
         if exact:
-            return _Found(pool, offers, shares, least)
+            return Found(pool, offers, shares, least)
         charges = with_equivalents(amounts, equivalents(shares))
-        return self._short(pool, charges, exact=True) or _Found(pool, offers, shares, charges)
+        return self._short(pool, charges, exact=True) or Found(pool, offers, shares, charges)
 
-    def _look(
+    def _room(
         self, draft: Draft, pool: PoolRecord, window: tuple[datetime, datetime]
     ) -> tuple[Offer, ...] | Verdict:
         """Look for room for all members, cleaned up after them."""
@@ -190,13 +205,13 @@ class Planner:
         offer = index.place(draft.ask, *times, policy)
         return offer if isinstance(offer, Verdict) else (offer,)
 
-    def _price(self, draft: Draft, found: _Found) -> tuple[int, int]:
+    def _price(self, draft: Draft, found: Found) -> tuple[int, int]:
         """Return what room costs those who come later, to compare that of several pools."""
         nodes = self._fleet.indexes[found.pool.id].nodes
         costs = [cost(nodes[offer.node], draft.ask, offer) for offer in found.offers]
         return sum(stranded for stranded, _ in costs), sum(left for _, left in costs)
 
-    def _place(self, draft: Draft, found: _Found, window: tuple[datetime, datetime]) -> Placed:
+    def _place(self, draft: Draft, found: Found, window: tuple[datetime, datetime]) -> Placed:
         start, end = window
         pool = found.pool
         offered = [piece for offer in found.offers for piece in offer.pieces]

@@ -14,6 +14,7 @@ from apportion.pools.service import show_amount
 from apportion.quantities.windows import format_instant
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Gone, Waiting
+from apportion.reservations.schemas import ReasonThen
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import guards, register
@@ -59,6 +60,12 @@ async def began_waiting(connection: Connection, since: str) -> bool:
     """Tell whether any that still wait may have begun to, or for something else, since then."""
     cursor = await connection.execute(QUERIES["began_waiting"], {"since": since})
     return await cursor.fetchone() is not None
+
+
+async def history(connection: Connection, reservation_id: str) -> list[ReasonThen]:
+    """Return what a reservation has waited for, the first reason first."""
+    cursor = await connection.execute(QUERIES["reasons"], {"id": reservation_id})
+    return [ReasonThen(**row) for row in await cursor.fetchall()]
 
 
 async def existing(connection: Connection, ids: Collection[str]) -> set[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +22,7 @@ from apportion.reservations.admission import (
 from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
 from apportion.reservations.creating import Creating, Made
 from apportion.reservations.ending import end_now
+from apportion.reservations.explaining import explain, look_around, usable_pools
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.lengths import check_length
 from apportion.reservations.lifecycle import Lifecycle, draft_of
@@ -35,6 +36,7 @@ from apportion.reservations.schemas import (
     Outlook,
     ReservationAsk,
     ReservationCreate,
+    ReservationExplained,
     ReservationUpdate,
     ReservationView,
 )
@@ -101,6 +103,32 @@ class Reservations:
         async with transaction(self._runtime.db) as connection:
             row = await _find(connection, caller, reservation_id, "find")
             return (await show_all(connection, [row]))[0]
+
+    async def explain(self, caller: Caller, reservation_id: str) -> ReservationExplained:
+        """Say why one of the caller's waits, what would make it fit, and what it waited for before.
+
+        Raises NotFoundError for any other's. Nothing is held.
+        """
+        usable = await usable_pools(self._runtime, caller)
+        async with transaction(self._runtime.db) as connection:
+            row = await _find(connection, caller, reservation_id, "find")
+            [view] = await show_all(connection, [row])
+            history = await rows.history(connection, reservation_id)
+            now = self._runtime.now()
+            sight = await look_around(
+                connection, self.fleet, caller, {*usable, *row["candidates"]}, now
+            )
+        # From here on nothing is awaited: what is held would else change while it is told.
+        draft = replace(draft_of(row), by=caller)
+        pools, suggestions = explain(sight, draft if row["state"] == "pending" else None)
+        return ReservationExplained(
+            reservation=view,
+            at=now,
+            pools=pools,
+            suggestions=suggestions,
+            history=history,
+            changes=max((each.reason.get("changes", 0) for each in history), default=0),
+        )
 
     async def get_many(
         self, caller: Caller, reservation_ids: Sequence[str]

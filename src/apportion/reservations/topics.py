@@ -1,12 +1,7 @@
 """What could help an ask that waits, by name: it is tried again when one of these changes."""
 
-from typing import Final
-
 from apportion.placement import Verdict
 from apportion.pools.service import QuotaKey
-
-_ENDS_WITH_TIME: Final = frozenset({"units_booked", "host_resources_short", "search_exhausted"})
-"""Reasons that pass when somebody else gives something back; others only the fleet can mend."""
 
 
 def room(pool_id: str) -> str:
@@ -27,5 +22,4 @@ def quota(key: QuotaKey) -> str:
 
 def helping(pool_id: str, verdict: Verdict) -> str:
     """Name what could change a refusal by a pool."""
-    passes = any(reason.code in _ENDS_WITH_TIME for reason in verdict.reasons)
-    return room(pool_id) if passes else fleet(pool_id)
+    return fleet(pool_id) if verdict.for_good else room(pool_id)

@@ -98,7 +98,7 @@ def test_room_that_a_later_booking_takes_again_is_not_room():
 def test_what_is_held_for_ever_has_no_until():
     index = pool(node(1, gpu(1)))
     book(index, 1, "r", (0, FOREVER), 0b1111)
-    assert explain(index, slots(1)) == (Finding("units_booked", 1),)
+    assert explain(index, slots(1)) == (Finding("units_booked", 1, full=1),)
 
 
 def test_hosts_that_are_short_say_when_the_first_is_not():

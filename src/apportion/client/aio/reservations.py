@@ -17,6 +17,7 @@ from apportion.reservations.schemas import (
     QuotaExplained,
     ReservationAsk,
     ReservationCreate,
+    ReservationExplained,
     ReservationUpdate,
     ReservationView,
     State,
@@ -76,6 +77,11 @@ class AsyncReservations(AsyncAsking):
     async def get_reservation(self, reservation_id: str) -> ReservationView:
         """Show a reservation and what it has."""
         return await self._send("GET", path_of("reservations", reservation_id), ReservationView)
+
+    async def explain_reservation(self, reservation_id: str) -> ReservationExplained:
+        """Say why a reservation waits, what would make it fit, and what it waited for before."""
+        path = path_of("reservations", reservation_id, "explain")
+        return await self._send("GET", path, ReservationExplained)
 
     async def update_reservation(
         self, reservation_id: str, request: ReservationUpdate | Document

@@ -18,6 +18,7 @@ from apportion.reservations.schemas import (
     QuotaExplained,
     ReservationAsk,
     ReservationCreate,
+    ReservationExplained,
     ReservationUpdate,
     ReservationView,
     State,
@@ -77,6 +78,11 @@ class Reservations(Asking):
     def get_reservation(self, reservation_id: str) -> ReservationView:
         """Show a reservation and what it has."""
         return self._send("GET", path_of("reservations", reservation_id), ReservationView)
+
+    def explain_reservation(self, reservation_id: str) -> ReservationExplained:
+        """Say why a reservation waits, what would make it fit, and what it waited for before."""
+        path = path_of("reservations", reservation_id, "explain")
+        return self._send("GET", path, ReservationExplained)
 
     def update_reservation(
         self, reservation_id: str, request: ReservationUpdate | Document

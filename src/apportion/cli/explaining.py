@@ -1,0 +1,85 @@
+"""`apportion reservation explain`: why it waits, what would make it fit, what it waited for."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from apportion.cli.connection import PoolNames
+from apportion.cli.listing import data_of
+from apportion.cli.output import print_data
+from apportion.cli.reservation_text import head, why
+from apportion.cli.times import both_zones
+from apportion.placement.wording import sentence
+
+if TYPE_CHECKING:
+    from apportion.client import Client
+    from apportion.reservations.schemas import (
+        PoolExplained,
+        ReasonThen,
+        ReservationExplained,
+        Suggestion,
+    )
+
+
+def run_explain(args: argparse.Namespace, client: "Client") -> int:
+    """Print the explanation of one reservation; 0."""
+    told = client.explain_reservation(args.id)
+    if args.output != "table":
+        print_data(data_of(told), args.output)
+    else:
+        sys.stdout.write("\n".join(_lines(told, PoolNames(client))) + "\n")
+    return 0
+
+
+def _lines(told: "ReservationExplained", pools: PoolNames) -> Iterator[str]:
+    view = told.reservation
+    yield head(view, pools)
+    if not told.pools:
+        yield from (f"  {line}" for line in why(view))
+    for pool in told.pools:
+        yield f"  {pool.name}: {_message(pool)}"
+        if pool.reasons:
+            yield f"    {pool.reasons[0].hint}"
+    if view.state == "pending":
+        until = both_zones(view.pending_until)
+        yield f"  it is tried when something that could help changes, until {until}"
+    if told.suggestions:
+        yield "what would make it fit:"
+        yield from (line for each in told.suggestions for line in _suggested(each))
+    elif view.state == "pending":
+        yield "nothing near to it would fit now"
+    if told.history:
+        yield "what it waited for:"
+        yield from (f"  {_then(each)}" for each in told.history)
+        left_out = told.changes + 1 - len(told.history)
+        if left_out > 0:
+            yield f"  ({left_out} more between the first and the next)"
+
+
+def _message(pool: "PoolExplained") -> str:
+    if pool.quota is not None or not pool.reasons:
+        return pool.message
+    return sentence(pool.nodes, pool.reasons, pool.what, _local)
+
+
+def _local(instant: datetime) -> str:
+    """Write an instant in this machine's zone, the day only where it is another one."""
+    local = instant.astimezone()
+    return (
+        f"{local:%H:%M}"
+        if local.date() == datetime.now().astimezone().date()
+        else f"{local:%Y-%m-%d %H:%M}"
+    )
+
+
+def _suggested(each: "Suggestion") -> Iterator[str]:
+    message = each.message if each.start is None else f"begin at {both_zones(each.start)}"
+    yield f"  {message}"
+    if each.command is not None:
+        yield f"    {each.command}"
+
+
+def _then(each: "ReasonThen") -> str:
+    return f"{both_zones(each.since)}  {each.reason.get('code')}: {each.reason.get('message')}"
