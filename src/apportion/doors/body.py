@@ -7,6 +7,7 @@ endless nor of an unsaid kind.
 import json
 import math
 from email.message import Message
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, NoReturn, cast
 
@@ -79,10 +80,7 @@ def _too_large(given: str) -> RefusedRequestError:
 
 def _check_media_type(request: Request) -> None:
     given = request.headers.get("content-type", "")
-    message = Message()
-    message["content-type"] = given
-    kind, charset = message.get_content_type(), message.get_content_charset("utf-8")
-    if kind != "application/json" or charset not in {"utf-8", "us-ascii"}:
+    if not _is_json(given):
         raise RefusedRequestError(
             "is not a kind of body that is read here",
             status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -90,6 +88,14 @@ def _check_media_type(request: Request) -> None:
             given=given or None,
             allowed="application/json in UTF-8",
         )
+
+
+@lru_cache(maxsize=64)
+def _is_json(media_type: str) -> bool:
+    message = Message()
+    message["content-type"] = media_type
+    kind, charset = message.get_content_type(), message.get_content_charset("utf-8")
+    return kind == "application/json" and charset in {"utf-8", "us-ascii"}
 
 
 def _parse(body: bytes) -> object:

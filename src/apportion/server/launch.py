@@ -4,6 +4,7 @@ Signals end it cleanly: no new requests, open ones finish, then the clock's work
 """
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -41,6 +42,7 @@ async def up(
     """
     listener = _listen(host, port)
     stop = asyncio.Event()
+    _spare_the_collector()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -92,6 +94,17 @@ async def _serving(
         app.state.feed.stop()  # streams of events never end by themselves
         server.should_exit = True
         await serving
+
+
+def _spare_the_collector() -> None:
+    """Look for garbage in cycles less often, and never among what was there at the start.
+
+    What a request leaves behind is freed by its count; by Python's own settings the search for the
+    rest takes a sixth of the time of a busy server.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 class _Server(uvicorn.Server):
