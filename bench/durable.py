@@ -164,9 +164,9 @@ def _figures(measured: dict[Case, list[Answers]], bare: list[float]) -> dict[str
     for case, rounds in measured.items():
         key = f"durable.{case.name}"
         figures[f"{key}.per_second"] = statistics.median(each.per_second for each in rounds)
-        for name, part in (("p50_ms", 50), ("p99_ms", 99)):
+        for name, percent in (("p50_ms", 50), ("p99_ms", 99)):
             figures[f"{key}.{name}"] = statistics.median(
-                1000 * statistics.quantiles(each.latencies, n=100)[part - 1] for each in rounds
+                1000 * _percentile(each.latencies, percent) for each in rounds
             )
     for name in ("batch64", f"batch64.servers{SERVERS}"):
         figures[f"durable.{name}.ratio_to_bare_insert"] = _ratio(
@@ -183,6 +183,11 @@ def _figures(measured: dict[Case, list[Answers]], bare: list[float]) -> dict[str
 
 def _case(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    """Return the least value that so many percent of all do not exceed."""
+    return sorted(values)[-(-len(values) * percent // 100) - 1]
 
 
 def _ratio(rates: Sequence[float], to: Sequence[float]) -> float:
