@@ -114,6 +114,19 @@ def fits_beside(gpus: Sequence[GpuState], ask: Ask, others: Sequence[DeviceAsk])
         return False
 
 
+def is_free(node: NodeState | None, offer: Offer, ask: Ask, window: tuple[int, int]) -> bool:
+    """Tell whether an offer that was made for an ask, moving nobody, can still be taken."""
+    if node is None or not node.healthy or offer.moves:
+        return False
+    gpus = {gpu.id: gpu for gpu in node.gpus if gpu.bookable}
+    return node.hosts(ask.vcpu_milli, ask.memory_mib, *window) and all(
+        piece.gpu in gpus
+        and gpus[piece.gpu].generation == piece.generation
+        and not gpus[piece.gpu].busy(*window) & piece.units
+        for piece in offer.pieces
+    )
+
+
 def fits_empty(node: NodeState, ask: Ask, *, bookable: bool) -> bool:
     """Tell whether the node could take all pieces if nothing of it were held.
 

@@ -37,7 +37,7 @@ REPLICAS_MAX: Final = 48
 """The most clients that MPS serves on one GPU."""
 SHARES: Final = 100
 """Free shares are hundredths of a GPU."""
-PlacementPolicy = Literal["first", "best", "spread", "fragmentation"]
+PlacementPolicy = Literal["first", "best", "spread", "fragmentation", "exact"]
 """How a place is chosen among several."""
 PENDING_DEFAULT: Final = timedelta(hours=24)
 HUGEPAGE_SIZES_MIB: Final = {"2Mi": 2, "1Gi": 1024}

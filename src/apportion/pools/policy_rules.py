@@ -8,6 +8,7 @@ from apportion.geometry import Board, boards, parse_layout
 from apportion.pools.policy_fields import PoolPolicy, WindowRule
 from apportion.pools.policy_reading import parse, split_problems
 from apportion.quantities.windows import format_duration
+from apportion.solving import check_installed
 
 DYNAMIC: Final = "dynamic"
 """The layout of a pool whose GPUs are cut as reservations ask."""
@@ -39,6 +40,7 @@ def policy_problems(
         *_window_problems(read.window),
         *_layout_problems(read.mig_layout, sharing, gpu_model),
         *_admission_problems(read),
+        *_placement_problems(read),
     ]
 
 
@@ -144,3 +146,11 @@ def _admission_problems(policy: PoolPolicy) -> Iterator[ApportionError]:
             given=policy.admission.budget_check,
             allowed="no budgetCheck; quotas and access policies bound what is admitted",
         )
+
+
+def _placement_problems(policy: PoolPolicy) -> Iterator[ApportionError]:
+    if policy.placement == "exact":
+        try:
+            check_installed(field="policy.placement")
+        except InvalidInputError as error:
+            yield error

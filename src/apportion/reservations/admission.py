@@ -10,8 +10,9 @@ from typing import Any
 from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError
 from apportion.geometry import parse_profile
-from apportion.placement import Ask, DeviceAsk, PolicyName, Selector
+from apportion.placement import Ask, DeviceAsk, Offer, PolicyName, Selector
 from apportion.placement.selectors import Expression, check_expression
+from apportion.pools.policy import PlacementPolicy
 from apportion.pools.service import PoolRecord
 from apportion.quantities.sizes import parse_memory_gib, parse_milli_cpu
 from apportion.reservations.arrangement import check_arrangement, check_fits_gpu
@@ -30,9 +31,9 @@ class Draft:
 
     The window is [asked_start, asked_end), or ``duration`` from the moment that it is placed, or
     ``open_ended``; with ``end_before`` it may begin whenever it is over by then. Each of the
-    ``members`` of a gang gets what the ask says. ``waiting`` marks one that is stored already,
-    pending, and tried again. ``caller`` asked for it, for good; it is placed ``by`` whoever asks
-    or tries again now, for the tenant that it is for.
+    ``members`` of a gang gets what the ask says. ``offer`` is where a plan of its batch has it.
+    ``waiting`` marks one that is stored already, pending, and tried again. ``caller`` asked for it,
+    for good; it is placed ``by`` whoever asks or tries again now, for the tenant that it is for.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Draft:
     open_ended: bool = False
     series_id: str | None = None
     priority: int = 0
+    offer: Offer | None = None
     waiting: bool = False
     reason: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -76,9 +78,14 @@ class Draft:
         return start, start + (self.duration or timedelta())
 
     @property
-    def policy(self) -> PolicyName | None:
+    def policy(self) -> PlacementPolicy | None:
         """How a place is chosen among several; None where the pool says it."""
         return self.placement.get("policy")
+
+    def policy_in(self, pool: PoolRecord) -> PolicyName:
+        """Return how one place is chosen; what only plans batches leaves that to the default."""
+        policy = self.policy or pool.policy.placement
+        return "fragmentation" if policy == "exact" else policy
 
     @property
     def members_apart(self) -> bool:

@@ -15,6 +15,7 @@ from apportion.errors import ApportionError, InvalidInputError
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations import explain
 from apportion.reservations.schemas import (
+    BatchPlan,
     FreeWindows,
     FreeWindowsAsk,
     Outlook,
@@ -57,9 +58,10 @@ class BatchRefused(BaseModel):
 
 
 class BatchAnswer(BaseModel):
-    """One answer for each ask, in the same order."""
+    """One answer for each ask, in the same order, and what was planned for several together."""
 
     items: list[BatchMade | BatchRefused]
+    plans: list[BatchPlan]
 
 
 async def _service(request: Request) -> Reservations:
@@ -85,14 +87,15 @@ async def create_reservations(
     reservations: TheReservations, caller: TheCaller, batch: ReservationBatch, request: Request
 ) -> BatchAnswer:
     _check_no_key(request)
-    outcomes = await reservations.create_all(caller, batch.reservations)
+    outcomes, plans = await reservations.create_all(caller, batch.reservations)
     return BatchAnswer(
         items=[
             BatchRefused(error=problem_of(each, caller.request_id))
             if isinstance(each, ApportionError)
             else BatchMade(reservation=each)
             for each in outcomes
-        ]
+        ],
+        plans=list(plans),
     )
 
 

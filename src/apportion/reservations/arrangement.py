@@ -10,6 +10,7 @@ from apportion.errors import InvalidInputError
 from apportion.placement import Ask
 from apportion.pools.service import PoolRecord
 from apportion.reservations.schemas import GangSpec, PlacementSpec, ReservationAsk
+from apportion.solving import check_installed
 
 
 def check_arrangement(ask: Ask) -> None:
@@ -62,6 +63,21 @@ def check_fits_gpu(ask: Ask, pool: PoolRecord) -> None:
                 given="gpu",
                 allowed=f"at most {ruler} in all",
             )
+
+
+def check_exact(request: ReservationAsk) -> None:
+    """Refuse to plan exactly what can only be placed by itself."""
+    if request.placement.policy != "exact":
+        return
+    check_installed(field="placement.policy")
+    several = request.pool_ids is not None and len(request.pool_ids) > 1
+    if several or request.gang is not None or request.end_before is not None:
+        raise InvalidInputError(
+            "plans batches of asks of one pool and window: no gang, no end_before",
+            field="placement.policy",
+            given="exact",
+            allowed="first, best, spread or fragmentation for this one",
+        )
 
 
 def stored_placement(request: ReservationAsk) -> dict[str, Any]:

@@ -25,6 +25,9 @@ def body_of(draft: Draft) -> dict[str, Any]:
     }
     # Whether members lie apart is kept beside the rest that is said of places.
     placement = {key: each for key, each in draft.placement.items() if key != "members_apart"}
+    if draft.policy == "exact":
+        # Only a batch is planned so; by itself it is placed by the default.
+        del placement["policy"]
     gang = {"members": draft.members, "apart": draft.members_apart}
     host = {
         "vcpu": exact_text(Fraction(draft.ask.vcpu_milli, 1000)),

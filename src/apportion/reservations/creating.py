@@ -11,12 +11,13 @@ from apportion.pools.service import PoolRecord, find_all_records
 from apportion.quantities.ids import derive_id
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft, request_hash
+from apportion.reservations.batches import plan_exactly
 from apportion.reservations.drafting import Identity, admitted, named_pools
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Refused, Waiting
 from apportion.reservations.rights import Rights
-from apportion.reservations.schemas import ReservationCreate
+from apportion.reservations.schemas import BatchPlan, ReservationCreate
 from apportion.store.connections import transaction
 from apportion.store.groups import READ_MAX, Groups
 from apportion.store.runtime import Runtime
@@ -28,6 +29,14 @@ class Made:
 
     id: str
     decision: Placed | Waiting | None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """An answer to each ask, in their order, and what was planned for several together."""
+
+    answers: Sequence[Made | ApportionError]
+    plans: Sequence[BatchPlan]
 
 
 class Creating:
@@ -43,9 +52,7 @@ class Creating:
         self._placing: set[str] = set()
         self._placed = asyncio.Condition()
 
-    async def create(
-        self, caller: Caller, requests: Sequence[ReservationCreate]
-    ) -> list[Made | ApportionError]:
+    async def create(self, caller: Caller, requests: Sequence[ReservationCreate]) -> Created:
         """Place many asks in one go; each answer is what was made or its own error."""
         ids = [self._id_of(caller, request) for request in requests]
         keyed = {ids[at] for at, each in enumerate(requests) if each.idempotency_key is not None}
@@ -60,7 +67,7 @@ class Creating:
         requests: Sequence[ReservationCreate],
         ids: Sequence[str],
         keyed: Collection[str],
-    ) -> list[Made | ApportionError]:
+    ) -> Created:
         hashes = [request_hash(request) for request in requests]
         pool_ids = sorted({pool for each in requests for pool in named_pools(each)})
         pools = await self._records.ask(None, (caller, pool_ids))
@@ -76,17 +83,22 @@ class Creating:
                 drafts[ids[at]] = admitted(caller, request, rights, identity, now)
             except ApportionError as error:
                 refused[at] = error
-        decided = await self._place_once(list(drafts.values()))
+        plans = await plan_exactly(self._runtime, list(drafts.values()), pools)
+        drafts |= {draft.id: draft for plan in plans for draft in plan.drafts}
+        # What a plan has no room for must not take the place of what it has.
+        in_turn = sorted(drafts.values(), key=lambda draft: draft.offer is None)
+        decided = await self._place_once(in_turn)
         # A retry gets its answer also where the same ask is refused by now: its window has begun.
         again = {ids[at] for at in refused} & set(keyed)
         stored = await self._hashes([*again, *(each for each in decided if decided[each] is None)])
         asked = {each.id: each.request_hash for each in drafts.values()} | stored
-        return [
+        answers = [
             refused[at]
             if at in refused and own_id not in stored
             else _answer(own_id, decided.get(own_id), asked[own_id], hashes[at])
             for at, own_id in enumerate(ids)
         ]
+        return Created(answers, [plan.told(decided) for plan in plans])
 
     @asynccontextmanager
     async def _alone(self, ids: Collection[str]) -> AsyncGenerator[None]:

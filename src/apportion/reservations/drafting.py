@@ -8,7 +8,7 @@ from typing import Any
 from apportion.authority.service import Caller
 from apportion.placement import DeviceAsk
 from apportion.reservations.admission import Draft, admit, attributes_of, candidates
-from apportion.reservations.arrangement import stored_placement
+from apportion.reservations.arrangement import check_exact, stored_placement
 from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import DeviceRequest, ReservationAsk
 from apportion.reservations.windows import hold_to_pools, read_window
@@ -44,6 +44,7 @@ def admitted(
     named = candidates(request)
     records = rights.find(named)
     ask = admit(request, records)
+    check_exact(request)
     members = 1 if request.gang is None else request.gang.members
     window = read_window(request, now)
     rights.check(records, attributes_of(ask, window.length(now), members=members))

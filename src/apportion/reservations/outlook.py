@@ -123,7 +123,7 @@ def _see(draft: Draft, pool: PoolRecord, index: PoolIndex, now: datetime, most: 
     first, last = draft.starts(now)
     start, end = draft.window(first)
     length = (held_until(end, pool) - start) // _MICROSECOND
-    policy = draft.policy or pool.policy.placement
+    policy = draft.policy_in(pool)
     openings = index.openings(
         draft.ask,
         length,

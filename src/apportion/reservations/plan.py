@@ -10,6 +10,7 @@ from fractions import Fraction
 from apportion.bookings.service import BookingView, NewBooking, NewHostBooking
 from apportion.placement import Held, Move, Offer, Piece, Verdict
 from apportion.placement.cost import cost
+from apportion.placement.search import is_free
 from apportion.placement.state import HostHeld
 from apportion.pools.service import (
     EQUIVALENTS,
@@ -198,10 +199,13 @@ class Planner:
         index = self._fleet.indexes[pool.id]
         start, end = window
         times = micros(start), micros(held_until(end, pool)), micros(self._now)
-        policy = draft.policy or pool.policy.placement
+        policy = draft.policy_in(pool)
         if draft.members > 1:
             asks = [draft.ask] * draft.members
             return index.place_gang(asks, *times, policy, apart=draft.members_apart)
+        planned = draft.offer
+        if planned and is_free(index.nodes.get(planned.node), planned, draft.ask, times[:2]):
+            return (planned,)
         offer = index.place(draft.ask, *times, policy)
         return offer if isinstance(offer, Verdict) else (offer,)
 

@@ -125,6 +125,23 @@ class ReservationCreate(ReservationAsk):
     idempotency_key: IdempotencyKey | None = None
 
 
+class BatchPlan(View):
+    """Asks of a batch that were placed by ``exact``: how many got room, and on how many GPUs.
+
+    Nothing that places as many can do with fewer GPUs than ``bound``. ``optimal`` says that this is
+    no more, and that no more could be placed. Where others, or a quota, took what was planned, no
+    bound is known.
+    """
+
+    pool_id: str
+    policy: Literal["exact"]
+    asks: int
+    placed: int
+    gpus: int
+    optimal: bool
+    bound: int | None
+
+
 class FreeWindowsAsk(ReservationAsk):
     """An ask, and how many windows with room for it to tell of."""
 

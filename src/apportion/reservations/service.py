@@ -10,6 +10,7 @@ from apportion.authority.service import Caller
 from apportion.errors import (
     ApportionError,
     ConflictError,
+    InvalidInputError,
     InvalidStateError,
     NotFoundError,
 )
@@ -31,6 +32,7 @@ from apportion.reservations.placer import CLASHES_MAX, Placer
 from apportion.reservations.rights import check_update
 from apportion.reservations.schemas import (
     LIVE,
+    BatchPlan,
     FreeWindows,
     FreeWindowsAsk,
     Outlook,
@@ -70,19 +72,27 @@ class Reservations:
         InvalidInputError, NotFoundError (a pool), QuotaExceededError, ConflictError (the key was
         used for another ask, or others kept winning).
         """
-        [outcome] = await self.create_all(caller, [request])
+        if request.placement.policy == "exact":
+            raise InvalidInputError(
+                "plans the asks of a batch together, and this is one",
+                field="placement.policy",
+                given="exact",
+                allowed="first, best, spread or fragmentation, or several asks in a batch",
+            )
+        [outcome], _ = await self.create_all(caller, [request])
         if isinstance(outcome, ApportionError):
             raise outcome
         return outcome
 
     async def create_all(
         self, caller: Caller, requests: Sequence[ReservationCreate]
-    ) -> Sequence[ReservationView | ApportionError]:
-        """Do as `create_many`, and return the reservations as they are shown."""
-        made = await self._creating.create(caller, requests)
+    ) -> tuple[Sequence[ReservationView | ApportionError], Sequence[BatchPlan]]:
+        """Do as `create_many`; return the reservations as they are shown, and what was planned."""
+        created = await self._creating.create(caller, requests)
+        made = created.answers
         there = [each.id for each in made if isinstance(each, Made) and each.decision is None]
         stored = await self.get_many(caller, there) if there else {}
-        return [
+        answers = [
             each
             if isinstance(each, ApportionError)
             else stored[each.id]
@@ -90,13 +100,14 @@ class Reservations:
             else show_made(each.decision)
             for each in made
         ]
+        return answers, created.plans
 
     async def create_many(
         self, caller: Caller, requests: Sequence[ReservationCreate]
     ) -> Sequence[str | ApportionError]:
         """Place many asks in one go; each answer is the reservation's id or its own error."""
-        made = await self._creating.create(caller, requests)
-        return [each if isinstance(each, ApportionError) else each.id for each in made]
+        created = await self._creating.create(caller, requests)
+        return [each if isinstance(each, ApportionError) else each.id for each in created.answers]
 
     async def get(self, caller: Caller, reservation_id: str) -> ReservationView:
         """Return one of the caller's reservations; NotFoundError for any other."""

@@ -33,9 +33,14 @@ class Solved(NamedTuple):
     optimal: bool
 
 
+def is_installed() -> bool:
+    """Tell whether OR-Tools is there."""
+    return find_spec("ortools") is not None
+
+
 def check_installed(*, field: str) -> None:
     """Raise InvalidInputError that names ``field`` where OR-Tools is missing."""
-    if find_spec("ortools") is None:
+    if not is_installed():
         raise InvalidInputError(
             "needs OR-Tools, which is not installed",
             field=field,
