@@ -106,7 +106,8 @@ class World:
     async def rows(self, query, *values):
         async with transaction(self.db) as connection:
             cursor = await connection.execute(query, values or None)
-            return await cursor.fetchall() if cursor.description else []
+            # A SELECT of no columns gives rows too.
+            return [] if cursor.description is None else await cursor.fetchall()
 
     async def drift(self):
         """Return where the service's pictures differ from ones made of the database just now."""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-# The order says what to tell first: what the asker can change, then what waiting changes.
+# The order says what to tell first: what the asker can change, then what waiting changes; but where
+# waiting can help, what holds for good of other nodes stands behind it (see `verdict`).
 HELP: Final[dict[str, str]] = {
     "pool_empty": "add a node: import its inventory into the pool",
     "selector_matches_nothing": "loosen the selector; `apportion atom list` shows what there is",
@@ -96,9 +97,12 @@ WORDS: Final[dict[str, str]] = {
 
 
 def verdict(nodes: int, counts: dict[str, int]) -> Verdict:
-    """Build a verdict from counts by code, ordered by what helps most."""
+    """Build a verdict from counts by code, ordered by what helps most.
+
+    A node that will have room is worth more than the way in which others never could.
+    """
     if nodes == 0:
         return Verdict(0, (Reason("pool_empty", 0),))
     order = list(HELP)
-    reasons = sorted(counts.items(), key=lambda item: order.index(item[0]))
+    reasons = sorted(counts.items(), key=lambda item: (item[0] in _LASTING, order.index(item[0])))
     return Verdict(nodes, tuple(Reason(code, count) for code, count in reasons if count))

@@ -70,10 +70,11 @@ class Lifecycle:
     async def _try(self, drafts: Sequence[Draft]) -> int:
         async with transaction(self._runtime.db) as connection:
             above = await find_ancestors(connection, [draft.tenant_id for draft in drafts])
+        # A tenant that was deleted just then has nobody above it: what it waits for fails.
         asking = [
-            replace(each, by=Caller(each.tenant_id, SYSTEM.actor, ancestors=above[each.tenant_id]))
+            replace(each, by=Caller(tenant, SYSTEM.actor, ancestors=above.get(tenant, ())))
             for each in drafts
-            if each.tenant_id in above
+            for tenant in (each.tenant_id,)
         ]
         decisions = await self._placer.place(asking)
         return sum(isinstance(each, Placed | Gone) for each in decisions.values())

@@ -118,15 +118,15 @@ def test_counts_add_up_and_what_helps_first_comes_first():
     book_host(index, 5, "other", (0, HOURS), vcpu=95_000)
     answer = place(index, slots(1), vcpu=2000)
     assert answer.reasons == (
-        Reason("class_not_offered", 1),
-        Reason("larger_than_any_node", 1),
         Reason("units_booked", 2),
         Reason("host_resources_short", 1),
+        Reason("class_not_offered", 1),
+        Reason("larger_than_any_node", 1),
         Reason("node_unhealthy", 1),
     )
     assert answer.message == (
-        "0 of 6 nodes: 1 with nothing of that class, 1 smaller than what is asked, "
-        "2 booked, 1 short of CPU or memory, 1 not healthy"
+        "0 of 6 nodes: 2 booked, 1 short of CPU or memory, "
+        "1 with nothing of that class, 1 smaller than what is asked, 1 not healthy"
     )
 
 
@@ -136,8 +136,8 @@ def test_a_search_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):
     index = pool(node(1, gpu(1, ruler=5), gpu(2, ruler=5)), node(2, gpu(3, ruler=2)))
     answer = place(index, slots(2), slots(1, 2), slots(3))
     assert answer.reasons == (
-        Reason("larger_than_any_node", 1),
         Reason("search_exhausted", 1),
+        Reason("larger_than_any_node", 1),
     )
 
 
