@@ -70,7 +70,7 @@ async def test_the_sentence_is_as_promised_and_adds_up(world):
     assert sum(each.count for each in one.reasons) == one.nodes == 3
     assert one.what == "3g.40gb placement"
     assert one.message == (
-        "0 of 3 nodes: 1 not cut into such a profile, 1 reserved until 2026-03-02T14:00:00Z, "
+        "0 of 3 nodes: 1 reserved until 2026-03-02T14:00:00Z, 1 not cut into such a profile, "
         "1 not healthy"
     )
     assert by_code(told)["smaller_profile"].request["devices"][0]["selector"] == {
