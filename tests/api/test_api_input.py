@@ -40,6 +40,8 @@ GOOD = {
         "inventory": {"node": "n1", "host": {"logical_cpus": 8, "memory_mib": 1024}},
     },
     "update_node": {"mig_layout_from": "node"},
+    "set_layout": {"layout": "all-1g.10gb"},
+    "plan_layout": {"layout": "all-1g.10gb"},
     "set_quota": {"pool_id": "p", "resource": "gpu", "max": 1},
     "create_reservation": {"pool_id": "p", "duration": "1h"},
     "create_reservations": {"reservations": [{"pool_id": "p", "duration": "1h"}]},

@@ -52,6 +52,8 @@ BODIES = {
         "inventory": inventory("n1", gpu("H100", 0)).model_dump(mode="json", by_alias=True),
     },
     "update_node": {"mig_layout_from": "node"},
+    "set_layout": {"layout": "all-1g.10gb"},
+    "plan_layout": {"layout": "all-1g.10gb"},
     "create_reservation": {
         "pool_id": "{pool_id}",
         "devices": [{"class": "gpu"}],
@@ -93,6 +95,10 @@ OWNER_ONLY = (
     "report_inventory",
     "get_node",
     "get_spec",
+    "list_layouts",
+    "set_layout",
+    "plan_layout",
+    "cancel_layout",
     "report_node",
     "update_node",
 )

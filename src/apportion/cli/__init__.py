@@ -22,7 +22,7 @@ NOUNS: Final[Mapping[str, str]] = {
     "pack": "pack asks onto whole GPUs and show what sits where",
     "accounting": "sum the recorded fractional GPU hours",
     "gpu": "list GPU models, their MIG profiles and placements",
-    "layout": "check whether a MIG layout can exist on a GPU",
+    "layout": "check MIG layouts, and change what a pool's GPUs are cut into",
     "caller": "show who the token stands for and what it may do",
     "tenant": "create, show and delete tenants",
     "token": "create, rotate and revoke tokens",

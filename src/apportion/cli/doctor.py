@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
 from apportion.cli.connection import add_server_arguments, connect
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 Result = Literal["ok", "note", "wrong"]
 
 _PAGE = 1000
+_STUCK_AFTER = timedelta(hours=24)
 _NAMED_MAX = 5
 _EXAMPLES = """\
 ok is as it should be, a note is worth knowing, wrong needs somebody.
@@ -130,7 +132,30 @@ def _pending(client: "Client") -> Iterator[Finding]:
         )
 
 
-_CHECKS: Final = (_server, _database, _token, _nodes, _gpus, _pending)
+def _layouts(client: "Client") -> Iterator[Finding]:
+    """Report nodes that were granted another cut long ago and have not said that they have it."""
+    now = datetime.now(UTC)
+    stuck: dict[str, list[str]] = {}
+    changing = 0
+    for pool in client.list_pools(owned=True, limit=_PAGE).all():
+        for node in client.list_layouts(pool.id, state="granted", limit=_PAGE).all():
+            changing += 1
+            if now - node.since > _STUCK_AFTER:
+                stuck.setdefault(pool.name, []).append(node.name)
+    for pool_name, names in stuck.items():
+        yield Finding(
+            check="capacity.mig.stuck",
+            result="wrong",
+            text=f"{len(names):,} nodes of {pool_name} were granted another cut more than a day "
+            f"ago and have not reported it: {_some(names)}",
+            hint=f"See `apportion layout status {pool_name}`: is the agent there well?",
+        )
+    if not stuck:
+        words = f"{changing:,} nodes are changing" if changing else "no node is changing"
+        yield Finding(check="layouts", result="note" if changing else "ok", text=words)
+
+
+_CHECKS: Final = (_server, _database, _token, _nodes, _gpus, _layouts, _pending)
 _STOPPERS: Final = frozenset({"server", "ready", "token"})
 
 

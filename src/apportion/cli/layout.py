@@ -1,4 +1,4 @@
-"""`apportion layout`: whether a MIG layout can exist on a GPU, and where its instances lie."""
+"""`apportion layout`: what GPUs are cut into: whether a layout can exist, and changing it."""
 
 import argparse
 import sys
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from apportion.cli.draw import Cell, can_draw_boxes, draw_gpu
+from apportion.cli.layout_change import VERBS, add_verbs, run_verb
 from apportion.cli.output import add_output_argument, print_data, table, wants_colour
 from apportion.errors import InvalidInputError
 from apportion.geometry import (
@@ -26,14 +27,20 @@ examples:
   apportion layout check mixed:3g.40gb+2x2g.20gb --gpu-model H100-SXM5-80GB
   apportion layout check all-balanced --gpu-model a30 -o json
   apportion layout check --file mig-parted.yaml
+  apportion layout plan notebooks all-1g.10gb
+  apportion layout set notebooks all-1g.10gb
+  apportion layout status notebooks
+  apportion layout cancel notebooks
 
-exit codes: 0 possible, 1 impossible (with the reason and the nearest possible), 2 bad input"""
+exit codes: 0 possible or done, 1 impossible (with the reason and the nearest possible) or refused,
+2 bad input"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `check`."""
+    """Add `check`, and the verbs that a server answers."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="check")
+    metavar = "|".join(("check", *VERBS))
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar=metavar)
     check = verbs.add_parser(
         "check", help="check one layout, or a mig-parted file", epilog=_EXAMPLES
     )
@@ -41,10 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--file", metavar="FILE", help="a mig-parted configuration file")
     check.add_argument("--gpu-model", metavar="MODEL", help="a device name, or a key of `gpu list`")
     add_output_argument(check)
+    add_verbs(verbs.add_parser, _EXAMPLES)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check; 0 when possible, 1 when not, InvalidInputError for what is not a layout or a model."""
+    """Check, or do what the verb says.
+
+    0 when possible or done, 1 when not, InvalidInputError for what is not a layout or a model.
+    """
+    if args.verb in VERBS:
+        return run_verb(args)
     if (args.layout is None) == (args.file is None):
         raise InvalidInputError("give either LAYOUT or --file", field="LAYOUT")
     board = None if args.gpu_model is None else find_board(args.gpu_model, field="--gpu-model")

@@ -10,6 +10,7 @@ from apportion.cli.connection import PoolNames, add_server_arguments, connect, f
 from apportion.cli.documents import read_json
 from apportion.cli.listing import add_list_arguments, data_of, print_list
 from apportion.cli.output import print_data, table
+from apportion.cli.showing import print_view
 from apportion.cli.times import both_zones, short_time
 from apportion.errors import ApportionError, InvalidInputError, NotFoundError
 
@@ -32,13 +33,14 @@ examples:
   apportion node import notebooks all-nodes.json     a list of documents
   collect-inventory | apportion node import notebooks -
   apportion node list --health degraded
-  apportion node show n1"""
+  apportion node show n1
+  apportion node set n1 --mig-layout-from node"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `import`, `list` and `show`."""
+    """Add `import`, `list`, `show` and `set`."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="import|list|show")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="import|list|show|set")
     importing = verbs.add_parser(
         "import", help="take in what nodes report; new ones join the pool", epilog=_EXAMPLES
     )
@@ -56,6 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("node", metavar="NODE", help="its name or id")
     show.add_argument("--pool", metavar="POOL", help="where several pools have such a name")
     add_server_arguments(show)
+    setting = verbs.add_parser("set", help="say where its MIG layout comes from", epilog=_EXAMPLES)
+    setting.add_argument("node", metavar="NODE", help="its name or id")
+    setting.add_argument("--pool", metavar="POOL", help="where several pools have such a name")
+    setting.add_argument(
+        "--mig-layout-from",
+        required=True,
+        choices=("pool", "node"),
+        help="its pool's policy, or the node's own configuration",
+    )
+    add_server_arguments(setting)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
         pool = None if args.pool is None else find_pool(client, args.pool, field="--pool")
         if args.verb == "show":
             return _show(args, client, pool)
+        if args.verb == "set":
+            return _set(args, client, pool)
         pools = PoolNames(client)
         fetch = partial(
             client.list_nodes, pool_id=None if pool is None else pool.id, health=args.health
@@ -173,6 +187,13 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
     lines.append(table(("gpu", "product", "split", "bookable", "id"), rows) if rows else "no GPUs")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
+
+
+def _set(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -> int:
+    node = _find(client, args.node, pool)
+    after = client.update_node(node.id, {"mig_layout_from": args.mig_layout_from})
+    source = "its pool" if after.mig_layout_from == "pool" else "itself"
+    return print_view(args, after, [f"{after.name} takes its MIG layout from {source}"])
 
 
 def _find(client: "Client", text: str, pool: "PoolView | None") -> "NodeView":

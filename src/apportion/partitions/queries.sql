@@ -47,13 +47,76 @@ RETURNING
     tenant_id, pool_id, state, granted, pending, (SELECT uid FROM nodes WHERE id = node_id),
     (SELECT name FROM nodes WHERE id = node_id);
 
--- name: cut_otherwise
--- Whether some node of a pool is cut, or being cut, as it asks: then it cannot be as if nothing had been.
-SELECT granted, count(*)::int AS nodes
+-- name: as_before
+-- What all nodes of a pool are cut into, where that is one cut and none was granted the pending one.
+SELECT min(granted::text)::jsonb AS cut
 FROM node_layouts
-WHERE pool_id = %(pool_id)s AND pending IS NOT NULL AND state <> 'granted'
-GROUP BY granted
-ORDER BY count(*) DESC, granted::text;
+WHERE pool_id = %(pool_id)s
+HAVING count(DISTINCT granted) = 1 AND bool_and(pending IS NOT NULL AND state <> 'granted')
+    AND count(*) = (SELECT count(*) FROM nodes WHERE nodes.pool_id = %(pool_id)s);
+
+-- name: pool_size
+SELECT policy, (SELECT count(*) FROM nodes WHERE pool_id = pools.id)::int AS nodes
+FROM pools
+WHERE id = %(pool_id)s;
+
+-- name: count_changing
+SELECT count(*)::int AS changing FROM node_layouts WHERE pool_id = %(pool_id)s AND state <> 'settled';
+
+-- name: list
+SELECT
+    nodes.uid AS node_id, nodes.name, coalesce(state, 'settled') AS state, granted, pending, hold_from,
+    spec_generation AS generation, grant_generation, observed_generation, observed_at,
+    coalesce(since, nodes.created_at) AS since, node_layouts.reason,
+    ARRAY(
+        SELECT jsonb_build_object(
+            'gpu_id', gpus.uuid, 'index', index, 'board', board, 'split', split, 'ruler', ruler,
+            'observed', ARRAY(
+                SELECT concat_ws('@', attributes ->> 'migProfile', start) FROM atoms
+                WHERE atoms.gpu_id = gpus.id AND retired_at IS NULL AND attributes ? 'migUuid'
+                ORDER BY lower(units), atoms.id
+            ),
+            'state', coalesce(gpu_partitions.state, 'free'), 'held_from', lower(during),
+            'since', gpu_partitions.since, 'reason', gpu_partitions.reason
+        )
+        FROM gpus
+        LEFT JOIN gpu_partitions ON gpu_partitions.gpu_id = gpus.id
+        LEFT JOIN bookings ON bookings.id = gpu_partitions.booking_id
+        WHERE gpus.node_id = nodes.id AND present
+        ORDER BY index
+    ) AS gpus
+FROM nodes
+LEFT JOIN node_layouts ON node_layouts.node_id = nodes.id
+WHERE nodes.pool_id = %(pool_id)s
+    AND uid > %(after)s
+    AND (%(state)s::text IS NULL OR coalesce(state, 'settled') = %(state)s)
+ORDER BY uid
+LIMIT %(limit)s;
+
+-- name: plan
+-- Each GPU of a pool, when the last that is booked of it ends, and whose that is.
+SELECT
+    nodes.id, nodes.uid AS node_id, nodes.name, granted, gpus.uuid AS gpu_id, held.ends AS free_from,
+    held.holder AS held_by, held.open_ended
+FROM nodes
+LEFT JOIN node_layouts ON node_layouts.node_id = nodes.id
+LEFT JOIN gpus ON gpus.node_id = nodes.id AND present
+LEFT JOIN (
+    SELECT
+        gpu_id,
+        max(upper(during)) FILTER (WHERE NOT upper_inf(during) AND upper(during) < '9999-12-31') AS ends,
+        (array_agg(reservation_id ORDER BY upper(during) DESC NULLS FIRST, reservation_id))[1] AS holder,
+        array_agg(reservation_id) FILTER (
+            WHERE upper_inf(during) OR upper(during) >= '9999-12-31'
+        ) AS open_ended
+    FROM gpus
+    JOIN bookings ON bookings.gpu_id = gpus.id
+    WHERE gpus.pool_id = %(pool_id)s AND voided_at IS NULL AND reservation_id IS NOT NULL
+        AND during && tstzrange(%(now)s, NULL)
+    GROUP BY gpu_id
+) AS held ON held.gpu_id = gpus.id
+WHERE nodes.pool_id = %(pool_id)s
+ORDER BY nodes.uid, gpus.index;
 
 -- name: due
 -- Scheduled ones whose time has come, and those before which somebody let go of something.

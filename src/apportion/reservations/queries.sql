@@ -259,3 +259,10 @@ FROM reservations
 WHERE tenant_id = %(tenant_id)s AND state IN ('pending', 'placed', 'active', 'ending')
 ORDER BY id
 FOR NO KEY UPDATE;
+
+-- name: waiting_for_pool
+SELECT *
+FROM reservations
+WHERE state = 'pending' AND %(pool_id)s = ANY (candidates)
+ORDER BY created_at, id
+LIMIT %(limit)s;

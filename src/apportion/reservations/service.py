@@ -22,6 +22,7 @@ from apportion.reservations.admission import (
 )
 from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
 from apportion.reservations.creating import Creating, Made
+from apportion.reservations.demand import waiting_asks
 from apportion.reservations.ending import end_now
 from apportion.reservations.explaining import explain, look_around, usable_pools
 from apportion.reservations.fleet import Fleet
@@ -45,6 +46,8 @@ from apportion.reservations.schemas import (
 from apportion.reservations.views import show_all, show_made
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
+
+__all__ = ["CLASHES_MAX", "Reservations", "Standing", "waiting_asks"]
 
 
 @dataclass(frozen=True, slots=True)

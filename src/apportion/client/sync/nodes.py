@@ -16,7 +16,14 @@ from apportion.nodes.schemas import (
     NodeUpdate,
     NodeView,
 )
-from apportion.partitions.schemas import ReportAnswer
+from apportion.partitions.schemas import (
+    LayoutAsk,
+    LayoutChange,
+    LayoutPlan,
+    LayoutState,
+    NodeLayoutView,
+    ReportAnswer,
+)
 
 
 class Nodes(Asking):
@@ -61,6 +68,32 @@ class Nodes(Asking):
         """Take in what a node says that it is."""
         path = path_of("nodes", node_id, "report")
         return self._send("POST", path, ReportAnswer, body_of(report))
+
+    def list_layouts(
+        self,
+        pool_id: str,
+        *,
+        state: LayoutState | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[NodeLayoutView]:
+        """List what a pool's nodes are cut into, and why, by node."""
+        query = {"state": state, "limit": limit}
+        return self._list(path_of("pools", pool_id, "layout"), NodeLayoutView, query, cursor)
+
+    def set_layout(self, pool_id: str, request: LayoutAsk | Document) -> LayoutChange:
+        """Ask for another cut of a pool's GPUs."""
+        path = path_of("pools", pool_id, "layout")
+        return self._send("PUT", path, LayoutChange, body_of(request))
+
+    def plan_layout(self, pool_id: str, request: LayoutAsk | Document) -> LayoutPlan:
+        """Show what another cut of a pool's GPUs would mean."""
+        path = path_of("pools", pool_id, "layout", "plan")
+        return self._send("POST", path, LayoutPlan, body_of(request))
+
+    def cancel_layout(self, pool_id: str) -> LayoutChange:
+        """Drop what was not granted yet of a change of a pool's cut."""
+        return self._send("POST", path_of("pools", pool_id, "layout", "cancel"), LayoutChange)
 
     def list_gpus(
         self,

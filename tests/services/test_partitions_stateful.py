@@ -1,0 +1,246 @@
+"""Whatever order things come in, no node is cut otherwise under a holder, and every change ends.
+
+The judge is the simulated machine: whoever is active holds an instance that it really has. What the
+gate should want of each node is worked out here from the layouts that were asked for.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from services_world import open_world
+
+from apportion.errors import ConflictError, InvalidInputError, InvalidStateError
+from apportion.partitions.service import get_spec, take_report
+from apportion.pools.schemas import PoolUpdate
+from apportion.pools.service import get_pool, update_pool
+from apportion.reservations.schemas import ReservationUpdate
+from apportion.testing.builders import ask, device, pool_of
+from apportion.testing.nodes import SimulatedNode
+
+LAYOUTS = ("all-1g.10gb", "mixed:2x3g.40gb", "mixed:3g.40gb+2x2g.20gb")
+PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb")
+NODES = ("n1", "n2")
+GPUS = 2
+ACTIVE = """
+    SELECT nodes.name AS node, gpus.index, atoms.profile, atoms.start, reservation_id
+    FROM bookings
+    JOIN gpus ON gpus.id = bookings.gpu_id
+    JOIN nodes ON nodes.id = gpus.node_id
+    JOIN atoms ON atoms.id = atom_id
+    WHERE voided_at IS NULL AND during @> %s::timestamptz"""
+LATER = """
+    SELECT nodes.name AS node FROM bookings
+    JOIN gpus ON gpus.id = bookings.gpu_id
+    JOIN nodes ON nodes.id = gpus.node_id
+    WHERE voided_at IS NULL AND reservation_id IS NOT NULL AND during && tstzrange(%s, NULL)"""
+STATES = """
+    SELECT name, state, granted, pending, hold_from, node_layouts.reason
+    FROM node_layouts JOIN nodes ON id = node_id"""
+
+names = st.sampled_from(NODES)
+
+
+class Gate(RuleBasedStateMachine):
+    """Two machines, one pool, changes, holders, and messages that come late, twice or never."""
+
+    template = None
+
+    def __init__(self):
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.desired = LAYOUTS[0]
+        self.nodes, self.ids, self.specs, self.reports = {}, {}, {}, {}
+        self.held = []
+        self.before = {}
+        self.delivered = None
+        self.world = self.run(self.open())
+
+    def run(self, work):
+        return self.runner.run(work)
+
+    async def open(self):
+        world = await open_world(self.stack, self.template)
+        self.pool = await world.pool(pool_of("H100", "mig", migLayout=self.desired))
+        for name in NODES:
+            node = SimulatedNode(name, "H100", gpus=GPUS, layout=self.desired)
+            [self.ids[name]] = await world.report(self.pool, node.inventory())
+            self.nodes[name], self.specs[name], self.reports[name] = node, [], []
+            node.read(await get_spec(world.runtime, world.caller, self.ids[name]))
+            node.apply()
+            await take_report(world.runtime, world.caller, self.ids[name], node.report())
+        return world
+
+    def teardown(self):
+        try:
+            self.run(self.finish())
+        finally:
+            self.run(self.stack.aclose())
+            self.runner.close()
+
+    async def finish(self):
+        """Let everybody go home: then every change must apply, for nothing is in its way."""
+        for one in self.held:
+            await self.world.reservations.release(self.world.caller, one)
+        for _ in range(4 * len(NODES)):
+            await self.world.tick(seconds=1)
+            for name, node in self.nodes.items():
+                node.read(await get_spec(self.world.runtime, self.world.caller, self.ids[name]))
+                node.apply()
+                await self.deliver_now(name, node.report())
+        for row in await self.world.rows(STATES):
+            assert (row["state"], row["granted"]) == ("settled", {"migLayout": self.desired}), row
+        wanted = SimulatedNode("any", "H100", layout=self.desired).cuts[0]
+        for node in self.nodes.values():
+            assert node.cuts == [wanted] * GPUS
+        holds = "SELECT 1 FROM bookings WHERE partition_id IS NOT NULL AND voided_at IS NULL"
+        assert await self.world.rows(f"{holds} AND upper_inf(during)") == []
+
+    async def deliver_now(self, name, report):
+        return await take_report(self.world.runtime, self.world.caller, self.ids[name], report)
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    @rule(layout=st.sampled_from(LAYOUTS))
+    def change(self, layout):
+        async def work():
+            world = self.world
+            pool = await get_pool(world.runtime, world.caller, self.pool.id)
+            request = PoolUpdate(version=pool.version, policy={"migLayout": layout})
+            await update_pool(world.runtime, world.caller, pool.id, request)
+
+        self.run(work())
+        self.desired = layout
+
+    @rule(profile=st.sampled_from(PROFILES), later=st.integers(0, 4), hours=st.integers(1, 4))
+    def place(self, profile, later, hours):
+        start = self.world.clock() + timedelta(hours=later) if later else None
+        piece = device("gpu.mig", profile=profile)
+        request = ask(self.pool.id, piece, start=start, duration=f"{hours}h")
+        self.held.append(self.run(self.world.create(request)).id)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data):
+        one = data.draw(st.sampled_from(self.held))
+        self.run(self.world.reservations.release(self.world.caller, one))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), hours=st.integers(1, 9))
+    def change_end(self, data, hours):
+        """Ask for another end: past the hold it is refused, before it that is fine."""
+        one = data.draw(st.sampled_from(self.held))
+        request = ReservationUpdate(duration=f"{hours}h")
+        with suppress(ConflictError, InvalidInputError, InvalidStateError):
+            self.run(self.world.reservations.update(self.world.caller, one, request))
+
+    @rule(minutes=st.sampled_from([1, 60, 300]))
+    def time_goes_by(self, minutes):
+        self.run(self.world.tick(minutes=minutes))
+
+    @rule()
+    def gate_advances(self):
+        self.run(self.world.gate.advance())
+
+    @rule()
+    def server_restarts(self):
+        self.world.restart()
+
+    @rule(name=names)
+    def spec_is_sent(self, name):
+        spec = self.run(get_spec(self.world.runtime, self.world.caller, self.ids[name]))
+        self.specs[name].append(spec)
+
+    @rule(name=names, data=st.data())
+    def spec_arrives(self, name, data):
+        """Perhaps late, perhaps once more."""
+        if self.specs[name]:
+            self.nodes[name].read(data.draw(st.sampled_from(self.specs[name])))
+
+    @rule(name=names, some=st.sampled_from([None, None, [0]]))
+    def node_applies(self, name, some):
+        self.nodes[name].apply(some)
+
+    @rule(name=names)
+    def node_reports(self, name):
+        self.reports[name].append(self.nodes[name].report())
+
+    @rule(name=names, data=st.data())
+    def report_arrives(self, name, data):
+        """Any that was ever sent: perhaps late, perhaps once more, perhaps never."""
+        if self.reports[name]:
+            self.delivered = name
+            self.run(self.deliver_now(name, data.draw(st.sampled_from(self.reports[name]))))
+
+    @rule(name=names)
+    def node_behaves(self, name):
+        async def work():
+            node = self.nodes[name]
+            node.read(await get_spec(self.world.runtime, self.world.caller, self.ids[name]))
+            node.apply()
+            await self.deliver_now(name, node.report())
+
+        self.delivered = name
+        self.run(work())
+
+    # -- what must hold ----------------------------------------------------------------------------
+
+    @invariant()
+    def holders_have_what_they_hold(self):
+        for row in self.run(self.world.rows(ACTIVE, self.world.clock())):
+            cut = self.nodes[row["node"]].cuts[row["index"]]
+            assert f"{row['profile']}@{row['start']}" in cut, (row, cut)
+
+    @invariant()
+    def the_gate_stands_where_it_should(self):
+        now = self.world.clock()
+        rows = {row["name"]: row for row in self.run(self.world.rows(STATES))}
+        booked = {row["node"] for row in self.run(self.world.rows(LATER, now))}
+        under_way = [row for row in rows.values() if row["state"] in ("scheduled", "granted")]
+        assert len(under_way) <= 1
+        for name, row in rows.items():
+            wanted = {"migLayout": self.desired}
+            assert row["pending"] == (None if row["granted"] == wanted else wanted), row
+            assert row["reason"]["code"], row
+            if row["state"] == "granted":
+                assert name not in booked
+            self.judge_step(name, row)
+        self.before, self.delivered = rows, None
+
+    def judge_step(self, name, row):
+        was = self.before.get(name)
+        if was is None:
+            return
+        if was["state"] == "granted" and row["state"] != "granted":
+            assert self.delivered == name, "only its own word lets a node go"
+            cut = SimulatedNode("any", "H100", layout=was["granted"]["migLayout"]).cuts[0]
+            assert self.nodes[name].cuts == [cut] * GPUS
+        if was["state"] == row["state"] == "scheduled":
+            assert row["hold_from"] <= was["hold_from"]
+        if was["granted"] != row["granted"]:
+            assert row["state"] == "granted"
+            assert was["pending"] == row["granted"]
+
+    @invariant()
+    def the_auditor_finds_nothing(self):
+        assert self.run(self.world.findings()) == []
+
+
+def test_any_order_of_changes_holders_and_messages(template):
+    Gate.template = template
+    run_state_machine_as_test(
+        Gate,
+        settings=settings(
+            max_examples=settings().max_examples // 4, stateful_step_count=30, deadline=None
+        ),
+    )
