@@ -40,6 +40,7 @@ SHARES: Final = 100
 PlacementPolicy = Literal["first", "best", "spread", "fragmentation", "exact"]
 """How a place is chosen among several."""
 PENDING_DEFAULT: Final = timedelta(hours=24)
+RESERVE_DEFAULT: Final = timedelta(hours=1)
 HUGEPAGE_SIZES_MIB: Final = {"2Mi": 2, "1Gi": 1024}
 
 
@@ -149,6 +150,10 @@ class PoolPolicy(OpenSection):
     )
     max_pending: DurationOrNone = Field(
         default=PENDING_DEFAULT, description="How long what cannot be placed may wait."
+    )
+    reserve_after: DurationOrNone = Field(
+        default=RESERVE_DEFAULT,
+        description="How long what waits does so before a start in the future is kept for it.",
     )
     replicas: Annotated[int, whole(1, REPLICAS_MAX)] | None = Field(
         default=None, description="Slots a GPU, in timeslice and mps pools."

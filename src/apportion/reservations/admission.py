@@ -34,6 +34,7 @@ class Draft:
     ``members`` of a gang gets what the ask says. ``offer`` is where a plan of its batch has it.
     ``waiting`` marks one that is stored already, pending, and tried again. ``caller`` asked for it,
     for good; it is placed ``by`` whoever asks or tries again now, for the tenant that it is for.
+    ``reserving`` looks for a start till its pools' patience ends, though it asked to begin at once.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Draft:
     priority: int = 0
     offer: Offer | None = None
     waiting: bool = False
+    reserving: bool = False
     reason: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -66,6 +68,8 @@ class Draft:
 
     def starts(self, now: datetime) -> tuple[datetime, datetime]:
         """Return when it may begin: the first instant and the last, which may be past."""
+        if self.reserving:
+            return now, self.pending_until
         if self.end_before is None:
             start = self.asked_start or now
             return start, start

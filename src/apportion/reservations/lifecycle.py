@@ -17,6 +17,7 @@ from apportion.reservations.line import Line
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Placed
 from apportion.reservations.reasons import Gone
+from apportion.reservations.reserving import Reserving
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import find_ancestors
@@ -34,6 +35,7 @@ class Lifecycle:
         self.hint = asyncio.Event()
         """Set when something was given back: the clock's loop need not wait for its next tick."""
         self._line = Line(runtime, fleet)
+        self._reserving = Reserving(runtime, draft_of, self._try)
 
     async def advance(self) -> int:
         """Bring every reservation to where the clock says; returns how many changed.
@@ -43,7 +45,8 @@ class Lifecycle:
         changed = await self.end_due()
         changed += await self._all(self._start)
         changed += await self._all(self._fail)
-        return changed + await self.retry_pending()
+        changed += await self.retry_pending()
+        return changed + await self._reserving.advance()
 
     async def end_due(self) -> int:
         """End what is over by the clock, which gives back its quota; returns how many."""

@@ -3,13 +3,13 @@ INSERT INTO reservations (
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
     asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
-    series_id, priority, waits_for, fails_at, updated_at
+    series_id, priority, waits_for, reserve_at, fails_at, updated_at
 )
 SELECT
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
     asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
-    series_id, priority, waits_for,
+    series_id, priority, waits_for, reserve_at,
     least(pending_until, coalesce(end_before - duration, asked_start)), updated_at
 FROM json_to_recordset(%(rows)s::json) AS new (
     id text, tenant_id text, caller text, name text, pool_id text, candidates text[], state text,
@@ -18,7 +18,7 @@ FROM json_to_recordset(%(rows)s::json) AS new (
     pending_until timestamptz, charges jsonb, charged_tenant_id text,
     request_hash bytea, created_at timestamptz, placement jsonb, members integer,
     end_before timestamptz, open_ended boolean, series_id text, priority integer, waits_for text[],
-    updated_at timestamptz
+    reserve_at timestamptz, updated_at timestamptz
 );
 
 -- name: existing
@@ -40,18 +40,39 @@ FOR NO KEY UPDATE SKIP LOCKED;
 -- name: place_pending
 UPDATE reservations
 SET state = new.state,
-    reason = jsonb_build_object('code', 'placed', 'message', 'placed after waiting'),
+    reason = new.reason,
     pool_id = new.pool_id,
     starts_at = new.starts,
     ends_at = new.ends,
     charges = new.charges,
     charged_tenant_id = new.charged,
+    reserved_start = new.reserved,
     updated_at = %(now)s
-FROM unnest(
-    %(ids)s::text[], %(pool_ids)s::text[], %(states)s::text[], %(starts)s::timestamptz[],
-    %(ends)s::timestamptz[], %(charges)s::jsonb[], %(charged)s::text[]
-) AS new (id, pool_id, state, starts, ends, charges, charged)
+FROM json_to_recordset(%(rows)s::json) AS new (
+    id text, pool_id text, state text, reason jsonb, starts timestamptz, ends timestamptz,
+    charges jsonb, charged text, reserved boolean
+)
 WHERE reservations.id = new.id;
+
+-- name: to_reserve
+-- Who has waited long enough for a start in the future.
+SELECT *
+FROM reservations
+WHERE state = 'pending' AND reserve_at <= %(now)s AND pending_until > %(now)s
+ORDER BY reserve_at, priority DESC, created_at, id
+LIMIT %(limit)s;
+
+-- name: reserved
+SELECT pool_id, count(*) AS count, min(starts_at) AS next
+FROM reservations
+WHERE state = 'placed' AND reserved_start
+GROUP BY pool_id;
+
+-- name: put_off
+UPDATE reservations
+SET reserve_at = new.until
+FROM unnest(%(ids)s::text[], %(until)s::timestamptz[]) AS new (id, until)
+WHERE reservations.id = new.id AND state = 'pending';
 
 -- name: keep_pending
 -- It waits anew: what changed while that was decided is looked at once more.

@@ -32,10 +32,16 @@ class Waiting:
     at: datetime
     reason: Mapping[str, Any]
     waits_for: tuple[str, ...] = ()
+    reserve_at: datetime | None = None
 
     @property
     def is_news(self) -> bool:
-        """Whether it waits for something else than before: counts alone change all the time."""
+        """Whether it waits for something else than before: counts alone change all the time.
+
+        That there is no start to reserve for it changes nothing about why it waits.
+        """
+        if self.draft.reserving:
+            return False
         return not self.draft.waiting or codes(self.reason) != codes(self.draft.reason)
 
 
@@ -179,13 +185,25 @@ class Reasons:
         short: Sequence[Short],
     ) -> Waiting:
         """Let a draft wait where the offers have it stand that are held now."""
-        priority = max(pool.priority for pool in self._usable(draft))
+        usable = self._usable(draft)
+        priority = max(pool.priority for pool in usable)
         standing = replace(draft, priority=priority)
         waits_for = {topics.helping(pool_id, each) for pool_id, each in verdicts.items()}
         waits_for |= {topics.quota(each.key) for each in short}
         # Where it would lie decided what it costs: another place may cost less.
         waits_for |= {topics.room(each.pool.id) for each in short if each.by_place}
-        return Waiting(standing, self._now, reason, tuple(sorted(waits_for)))
+        return Waiting(
+            standing, self._now, reason, tuple(sorted(waits_for)), self._reserve_at(draft, usable)
+        )
+
+    def _reserve_at(self, draft: Draft, pools: Sequence[PoolRecord]) -> datetime | None:
+        """Return when it will have waited long enough for a reserved start; None for never.
+
+        What says when it is to begin is never given another start.
+        """
+        after = [pool.policy.reserve_after for pool in pools if pool.policy.reserve_after]
+        fixed = draft.duration is None or draft.asked_start or draft.end_before
+        return None if fixed or not after else self._now + min(after)
 
     def no_room(
         self, draft: Draft, verdicts: Mapping[str, Verdict], short: Sequence[Short]

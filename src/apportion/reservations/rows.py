@@ -24,6 +24,7 @@ QUERIES: Final = load("apportion.reservations")
 
 REASONS_KEPT: Final = 100
 """The most rows of one reservation's story: the first, and the last ones."""
+_AFTER_WAITING: Final = {"code": "placed", "message": "placed after waiting"}
 _WAITED: Final = {"state": "pending"}
 
 register(
@@ -93,19 +94,8 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
     await _insert(connection, [each for each in new if not each.draft.waiting])
     tried = [each for each in placed if each.draft.waiting]
     if tried:
-        await connection.execute(
-            QUERIES["place_pending"],
-            {
-                "ids": [each.draft.id for each in tried],
-                "pool_ids": [each.pool.id for each in tried],
-                "states": [each.state for each in tried],
-                "starts": [each.start for each in tried],
-                "ends": [each.end for each in tried],
-                "charges": [Jsonb(_stored(each)) for each in tried],
-                "charged": [each.pool.quota_tenant_id for each in tried],
-                "now": now,
-            },
-        )
+        found = [_found(each) for each in tried]
+        await connection.execute(QUERIES["place_pending"], {"rows": as_rows(found), "now": now})
     await _keep_reasons(connection, waiting, now)
     await _note_reasons(connection, waiting, now)
     if gone:
@@ -117,6 +107,32 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
                 "now": now,
             },
         )
+
+
+def _found(placed: Placed) -> dict[str, object]:
+    """Return what one that waited has by now."""
+    reserved = placed.draft.reserving and placed.state == "placed"
+    return {
+        "id": placed.draft.id,
+        "pool_id": placed.pool.id,
+        "state": placed.state,
+        "reason": _reserved(placed) if reserved else _AFTER_WAITING,
+        "starts": placed.start,
+        "ends": placed.end,
+        "charges": _stored(placed),
+        "charged": placed.pool.quota_tenant_id,
+        "reserved": reserved,
+    }
+
+
+def _reserved(placed: Placed) -> dict[str, object]:
+    start = format_instant(placed.start)
+    return {
+        "code": "reserved_start",
+        "message": f"it waited long enough to have its start reserved: {start}",
+        "since": placed.draft.reason.get("since"),
+        "reserved_at": format_instant(placed.at),
+    }
 
 
 async def _keep_reasons(connection: Connection, waiting: Sequence[Waiting], now: datetime) -> None:
@@ -243,6 +259,7 @@ def row_of(decision: Placed | Waiting) -> dict[str, Any]:
         "series_id": draft.series_id,
         "priority": draft.priority,
         "waits_for": decision.waits_for if isinstance(decision, Waiting) else (),
+        "reserve_at": decision.reserve_at if isinstance(decision, Waiting) else None,
     }
 
 

@@ -402,6 +402,8 @@ CREATE TABLE reservations (
     waits_for text[] NOT NULL DEFAULT '{}',
     waits_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     fails_at timestamptz,
+    reserve_at timestamptz,
+    reserved_start boolean NOT NULL DEFAULT false,
     CONSTRAINT reservations_pkey PRIMARY KEY (id),
     CONSTRAINT reservations_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT reservations_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
@@ -447,6 +449,10 @@ CREATE INDEX reservations_pending ON reservations (priority DESC, created_at, id
 CREATE INDEX reservations_waiting ON reservations (waits_xid) WHERE state = 'pending';
 CREATE INDEX reservations_by_series ON reservations (tenant_id, series_id, created_at, id)
     WHERE series_id IS NOT NULL;
+CREATE INDEX reservations_to_reserve ON reservations (reserve_at, priority DESC, created_at, id)
+    WHERE state = 'pending' AND reserve_at IS NOT NULL;
+CREATE INDEX reservations_reserved ON reservations (pool_id, starts_at)
+    WHERE state = 'placed' AND reserved_start;
 CREATE INDEX reservations_to_fail ON reservations (fails_at) WHERE state = 'pending';
 CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
 CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');
