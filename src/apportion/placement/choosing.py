@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from apportion.placement.asks import Ask
 from apportion.placement.models import State
-from apportion.placement.orders import Cell, Order, Stock
+from apportion.placement.orders import LAST, Cell, Group, Order, Stock
 from apportion.placement.shelves import Shelves, Standing
 from apportion.placement.state import GpuState
 from apportion.placement.topology import Rank, nearest
@@ -19,6 +19,7 @@ _GROUPS: Final = 16
 
 They rank alike, and a fleet of many kinds of GPUs has many.
 """
+
 
 _NODES: Final = 4
 """How many nodes are compared by how well their GPUs reach each other."""
@@ -102,6 +103,9 @@ class _Search:
             self.full = yardstick.enough(
                 ask.vcpu_milli + yardstick.vcpu_milli, ask.memory_mib + yardstick.memory_mib
             )
+        self.tier = 0
+        self.bound = LAST
+        """Only places before this one are better, of those that have the tier looked at."""
         self.rank: tuple[int, int] | None = None
         """(tier, place in the fleet's order): the lowest wins."""
         self.state: State | None = None
@@ -111,10 +115,13 @@ class _Search:
         """Return the best place of an order; None where there is none."""
         assert self.order is not None  # noqa: S101 - `among` is for those without
         for tier, groups in self.order.ascending():
-            if self.rank is not None and tier > self.rank[0]:
-                break
+            if self.rank is not None:
+                if tier > self.rank[0]:
+                    break
+                self.bound = self.rank[1] if tier == self.rank[0] else LAST
+            self.tier = tier
             for group in groups:
-                self._look(tier, group.stock.state, group.cells.values())
+                self._look(group)
         if self.rank is None or self.state is None:
             return None
         return Place(self.shelves.at(self.rank[1]), self.state, self.cell)
@@ -122,26 +129,40 @@ class _Search:
     def among(self, stock: Stock) -> Standing | None:
         """Return the best node of a stock for the host's part alone."""
         for group in stock.groups.values():
-            self._look(0, stock.state, group.cells.values())
+            self._look(group)
         return None if self.rank is None else self.shelves.at(self.rank[1])
 
-    def _look(self, tier: int, state: State, cells: Iterable[Cell]) -> None:
-        for cell in cells:
-            rank = (tier, cell.keys.first)
-            if self.rank is not None and rank >= self.rank:
+    def _look(self, group: Group) -> None:
+        """Look at the cells of a group that may have a better place."""
+        if group.least >= self.bound:
+            return
+        ask, (vcpu, memory) = self.ask, self.full
+        group.least = LAST
+        for grade, cell in group.cells.items():
+            first = cell.keys.first
+            group.least = min(group.least, first)
+            if first >= self.bound:
                 continue
-            if cell.grade[0] >= self.full[0] and cell.grade[1] >= self.full[1]:
-                self.rank, self.state, self.cell = rank, state, cell
-            else:
-                self._weigh(tier, state, cell)
+            if grade[0] >= vcpu and grade[1] >= memory:
+                self._found((self.tier, first), group, cell)
+            elif cell.vcpu_most >= ask.vcpu_milli and cell.memory_most >= ask.memory_mib:
+                self._weigh(group, cell)
 
-    def _weigh(self, tier: int, state: State, cell: Cell) -> None:
+    def _found(self, rank: tuple[int, int], group: Group, cell: Cell | None) -> None:
+        self.rank, self.state, self.cell = rank, group.stock.state, cell
+        if rank[0] == self.tier:
+            self.bound = rank[1]
+
+    def _weigh(self, group: Group, cell: Cell) -> None:
         looks = _LOOKS if self.weighs else 1
+        state = group.stock.state
         for standing in self.shelves.having(cell, self.ask, self.enough):
-            exact = self._tier(tier, standing, state) if self.weighs else tier
+            if standing.place >= self.bound:
+                return
+            exact = self._tier(self.tier, standing, state) if self.weighs else self.tier
             rank = (exact, standing.place)
             if self.rank is None or rank < self.rank:
-                self.rank, self.state, self.cell = rank, state, None
+                self._found(rank, group, None)
             looks -= 1
             if not looks:
                 return

@@ -2,20 +2,23 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 _BLOCK: Final = 512
 
 
 class Keys:
-    """A sorted set of whole numbers; one that is added is not in it, one that is removed is."""
+    """A sorted set of whole numbers; one that is added is not in it, one that is removed is.
 
-    __slots__ = ("_blocks", "_lasts")
+    ``first`` is the least of them, while there is one.
+    """
+
+    __slots__ = ("_blocks", "_lasts", "first")
 
     def __init__(self) -> None:
         self._blocks: list[list[int]] = []
         self._lasts: list[int] = []
+        self.first = 0
 
     def __bool__(self) -> bool:
         return bool(self._blocks)
@@ -24,17 +27,14 @@ class Keys:
         for block in self._blocks:
             yield from block
 
-    @property
-    def first(self) -> int:
-        """The least of them; there has to be one."""
-        return self._blocks[0][0]
-
     def add(self, key: int) -> None:
         """Take one in."""
         if not self._blocks:
             self._blocks.append([key])
             self._lasts.append(key)
+            self.first = key
             return
+        self.first = min(self.first, key)
         at = min(bisect_left(self._lasts, key), len(self._lasts) - 1)
         block = self._blocks[at]
         insort(block, key)
@@ -54,31 +54,8 @@ class Keys:
             self._lasts[at] = block[-1]
         else:
             del self._blocks[at], self._lasts[at]
-
-    def below(self, key: int) -> Iterator[int]:
-        """Yield those that are smaller than ``key``."""
-        at = bisect_left(self._lasts, key)
-        for block in islice(self._blocks, at):
-            yield from block
-        if at < len(self._blocks):
-            block = self._blocks[at]
-            yield from islice(block, bisect_left(block, key))
-
-    def rank(self, key: int) -> int:
-        """Count those that are smaller than ``key``."""
-        at = bisect_left(self._lasts, key)
-        before = sum(map(len, islice(self._blocks, at)))
-        return before + (bisect_left(self._blocks[at], key) if at < len(self._blocks) else 0)
-
-    def since(self, key: int) -> Iterator[int]:
-        """Yield those from ``key`` on."""
-        at = bisect_left(self._lasts, key)
-        if at == len(self._blocks):
-            return
-        block = self._blocks[at]
-        yield from islice(block, bisect_left(block, key), None)
-        for following in islice(self._blocks, at + 1, None):
-            yield from following
+        if key == self.first and self._blocks:
+            self.first = self._blocks[0][0]
 
 
 def mixed(number: int) -> int:

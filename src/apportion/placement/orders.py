@@ -11,6 +11,9 @@ from apportion.placement.models import Model, State
 from apportion.placement.policies import Policy
 from apportion.placement.selectors import Selector
 
+LAST: Final = 2**64
+"""After every place in the fleet's order."""
+
 
 @dataclass(slots=True, eq=False)
 class Cell:
@@ -28,10 +31,14 @@ class Cell:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The cells of one stock whose hosts have one level: alike in all that a policy looks at."""
+    """The cells of one stock whose hosts have one level: alike in all that a policy looks at.
+
+    No node of it stands before ``least``.
+    """
 
     stock: "Stock"
     host: int
+    least: int = LAST
     cells: dict[Grade, Cell] = field(default_factory=dict[Grade, Cell])
 
     @property

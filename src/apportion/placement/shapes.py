@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from apportion.placement.asks import Ask
-from apportion.placement.keys import Keys
+from apportion.placement.points import Points
 from apportion.placement.reasons import why_held, why_never, why_not
 from apportion.placement.selectors import shared
 from apportion.placement.state import GpuState, NodeState
@@ -21,38 +21,29 @@ _ASKS_KEPT: Final = 256
 """For how many device asks the answer of each shape is remembered."""
 
 
-_ID: Final = 64
-"""Bits that a node's id takes in a key; what it has free stands above them."""
-_ID_MASK: Final = 2**_ID - 1
-
-
 @dataclass(slots=True, eq=False)
 class _Shape:
-    """Nodes built alike, in the order of the CPU and of the memory that they have free."""
+    """Nodes built alike, and what they have free of CPU and memory."""
 
     nodes: dict[int, NodeState] = field(default_factory=dict[int, NodeState])
     noted: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    vcpu: Keys = field(default_factory=Keys)
-    memory: Keys = field(default_factory=Keys)
+    free: Points = field(default_factory=Points)
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter[tuple[int, int]])
 
     def note(self, node: NodeState) -> None:
-        """Put a node where its free CPU and memory belong."""
+        """Take up what a node has free of CPU and memory."""
         free = (node.vcpu_free, node.memory_free)
         noted = self.noted.get(node.id)
         if noted == free:
             return
         if noted is not None:
-            self.unnote(node.id)
-        self.vcpu.add(free[0] << _ID | node.id)
-        self.memory.add(free[1] << _ID | node.id)
+            self.free.remove(*noted, node.id)
+        self.free.add(*free, node.id)
         self.noted[node.id] = free
 
     def unnote(self, node_id: int) -> None:
-        """Take a node out of the order."""
-        vcpu, memory = self.noted.pop(node_id)
-        self.vcpu.remove(vcpu << _ID | node_id)
-        self.memory.remove(memory << _ID | node_id)
+        """Forget what a node has free."""
+        self.free.remove(*self.noted.pop(node_id), node_id)
 
     def larger(self, ask: Ask) -> int:
         """Count the nodes that are too small for the ask even when nothing is held."""
@@ -64,14 +55,7 @@ class _Shape:
 
     def short(self, ask: Ask) -> int:
         """Count the nodes that lack CPU or memory, if everything held were held at once."""
-        by_vcpu, by_memory = ask.vcpu_milli << _ID, ask.memory_mib << _ID
-        vcpu, memory = self.vcpu.rank(by_vcpu), self.memory.rank(by_memory)
-        if not vcpu or not memory:
-            return vcpu + memory
-        fewer = self.vcpu.below(by_vcpu) if vcpu < memory else self.memory.below(by_memory)
-        free = (self.noted[each & _ID_MASK] for each in fewer)
-        both = sum(1 for c, m in free if c < ask.vcpu_milli and m < ask.memory_mib)
-        return vcpu + memory - both
+        return len(self.noted) - self.free.at_least(ask.vcpu_milli, ask.memory_mib)
 
 
 class Shapes:

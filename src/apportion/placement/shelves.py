@@ -274,6 +274,7 @@ class Shelves:
                 for order in self._orders_of(stock.state.model):
                     order.enter(group)
         cell.keys.add(standing.place)
+        group.least = min(group.least, standing.place)
         _widen(cell, standing.node)
         return cell
 
