@@ -224,7 +224,7 @@ class PoolIndex:
         """Choose room for each of several asks, on any nodes, or say why one of them has none.
 
         They are placed one after the other, each beside those before it, with ``apart`` on nodes
-        of their own; alike ones are never refused while there is room for all. Nothing is held.
+        of their own; alike ones of one kind of piece fit if they can. Nothing is held.
         """
         self.advance(now)
         with self.for_a_moment() as gang:
