@@ -29,6 +29,9 @@ from apportion.store.runtime import Runtime
 CLASHES_MAX: Final = 8
 """Clashes after which drafts that keep losing are answered CONFLICT."""
 
+TURNS_AFTER_CLASH: Final = 32
+"""The transactions after a clash that wait for their turn before they plan."""
+
 GROUP_MAX: Final = 200
 """The most drafts of several callers that are placed in one transaction."""
 
@@ -63,6 +66,7 @@ class Placer:
         self._runtime = runtime
         self._fleet = fleet
         self._groups = Groups(self._place_all, most=GROUP_MAX, size=len)
+        self._crowded: dict[frozenset[str], int] = {}
 
     async def join(self, drafts: Sequence[Draft]) -> dict[str, Decision | None]:
         """Do as `place`, in one transaction with what others here ask of the same pools just then.
@@ -85,10 +89,13 @@ class Placer:
         a waiting one.
         """
         decided: dict[str, Decision | None] = {}
-        queue = list(drafts)
+        queue: list[Draft] = list(drafts)
+        named = frozenset(pool_id for draft in queue for pool_id in draft.candidates)
         clashes = 0
         while queue and clashes < CLASHES_MAX:
-            final, clashed = await self._attempt(queue, in_turn=clashes > 0)
+            in_turn = named in self._crowded
+            final, clashed = await self._attempt(queue, named, in_turn=in_turn)
+            self._note(named, in_turn=in_turn, clashed=clashed)
             decided.update(final)
             queue = [draft for draft in queue if draft.id not in final]
             clashes += clashed
@@ -99,12 +106,23 @@ class Placer:
             decided[draft.id] = Refused(draft, error)
         return decided
 
+    def _note(self, named: frozenset[str], *, in_turn: bool, clashed: bool) -> None:
+        """Remember where others place as well: from a clash on it is done in turn for a while.
+
+        Those who plan at once plan the same, and all but one of them have done it for nothing.
+        """
+        if clashed:
+            self._crowded[named] = TURNS_AFTER_CLASH
+        elif in_turn:
+            left = self._crowded.pop(named, 1) - 1
+            if left:
+                self._crowded[named] = left
+
     async def _attempt(
-        self, drafts: Sequence[Draft], *, in_turn: bool
+        self, drafts: Sequence[Draft], named: AbstractSet[str], *, in_turn: bool
     ) -> tuple[dict[str, Decision | None], bool]:
         """Return what became final, and whether anything clashed with what others did."""
         tries: list[_Try] = []
-        named = {pool_id for draft in drafts for pool_id in draft.candidates}
 
         async def work(connection: Connection) -> tuple[dict[str, Decision | None], bool]:
             # A database retry starts over: what the last run held in the pictures is not there.
