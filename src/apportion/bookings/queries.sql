@@ -148,7 +148,8 @@ UPDATE bookings
 SET voided_at = NULL, units = moved.units::int4multirange, changed_xid = pg_current_xact_id()
 FROM unnest(%(reservation_ids)s::text[], %(pieces)s::int[], %(units)s::text[])
     AS moved (reservation_id, piece, units)
-WHERE (bookings.reservation_id, bookings.piece) = (moved.reservation_id, moved.piece);
+WHERE (bookings.reservation_id, bookings.piece) = (moved.reservation_id, moved.piece)
+    AND id = ANY (%(ids)s);
 
 -- name: horizon
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin;
@@ -215,6 +216,12 @@ FROM bookings
 JOIN gpus ON gpus.id = bookings.gpu_id
 JOIN nodes ON nodes.id = gpus.node_id
 LEFT JOIN atoms ON atoms.id = bookings.atom_id
+WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL
+ORDER BY reservation_id, piece;
+
+-- name: pieces_of
+SELECT reservation_id, gpu_id, units::text AS units, atom_id
+FROM bookings
 WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL
 ORDER BY reservation_id, piece;
 

@@ -21,7 +21,14 @@ from apportion.bookings.partitions import (
     live_on,
     release_partition_change,
 )
-from apportion.bookings.views import BookingView, allocated, of_reservations, usage
+from apportion.bookings.views import (
+    BookingView,
+    PieceHeld,
+    allocated,
+    of_reservations,
+    pieces_of,
+    usage,
+)
 from apportion.errors import ConflictError
 from apportion.placement import FOREVER, Held, Move
 from apportion.placement.asks import Split
@@ -44,6 +51,7 @@ __all__ = [
     "LiveBooking",
     "NewBooking",
     "NewHostBooking",
+    "PieceHeld",
     "PoolHeld",
     "allocated",
     "book_partition_change",
@@ -63,6 +71,7 @@ __all__ = [
     "live_on",
     "of_reservations",
     "on_gpus",
+    "pieces_of",
     "redeal",
     "release_partition_change",
     "take_turn",
@@ -315,9 +324,11 @@ async def redeal(connection: Connection, moves: Sequence[Move], now: datetime) -
         "now": now,
     }
     cursor = await connection.execute(_QUERIES["lift"], parameters)
-    if len(await cursor.fetchall()) != len(moves):
+    lifted = [row["id"] for row in await cursor.fetchall()]
+    if len(lifted) != len(moves):
         return False
-    await connection.execute(_QUERIES["put_back"], parameters)
+    # Those alone: one that was moved to another GPU left a voided row with the same key behind.
+    await connection.execute(_QUERIES["put_back"], {**parameters, "ids": lifted})
     return True
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final
 
+from apportion.quantities.units import from_multirange
 from apportion.store.connections import Connection
 from apportion.store.sql import load
 
@@ -40,6 +41,27 @@ async def of_reservations(
         share = Fraction(row.pop("share_num"), row.pop("share_den"))
         view = BookingView(**row, share=share)
         found[view.reservation_id].append(view)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PieceHeld:
+    """A piece that a reservation has: the GPU and the atom by their numbers, units as a mask."""
+
+    gpu_id: int
+    units: int
+    atom_id: int | None
+
+
+async def pieces_of(
+    connection: Connection, reservation_ids: Sequence[str]
+) -> dict[str, list[PieceHeld]]:
+    """Return the pieces of some reservations, in their order."""
+    cursor = await connection.execute(_QUERIES["pieces_of"], {"ids": list(reservation_ids)})
+    found: dict[str, list[PieceHeld]] = {each: [] for each in reservation_ids}
+    for row in await cursor.fetchall():
+        piece = PieceHeld(row["gpu_id"], from_multirange(row["units"]), row["atom_id"])
+        found[row["reservation_id"]].append(piece)
     return found
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NODES_MAX: Final = 32
 """How many nodes are looked at: those with the least that cannot move."""
+_STAYS: Final = "stays/"
 ITEMS_MAX: Final = 500
 """How many reservations may be among those that move; the others stay."""
 
@@ -135,8 +136,12 @@ class _Lifted:
                     node = None if gpu.standing is None else gpu.standing.node
                     if node is not None and moved.holder in node.held:
                         self._hosts[moved.holder] = (node.id, node.held[moved.holder])
-        for gpu_id, key, _ in pieces:
+        for gpu_id, key, held in pieces:
             self._index.free(gpu_id, key)
+            if held.start < moved.start:
+                # One that runs stays where it is until it moves.
+                stays = Held(held.start, moved.start, held.units)
+                self._index.book(gpu_id, (_STAYS + key[0], key[1]), stays)
         if moved.holder in self._hosts:
             self._index.free_host(self._hosts[moved.holder][0], moved.holder)
         self._pieces[moved.holder] = pieces
@@ -145,6 +150,7 @@ class _Lifted:
     def put_back(self, holder: str) -> None:
         """Put one back where it was."""
         for gpu_id, key, held in self._pieces.pop(holder):
+            self._index.free(gpu_id, (_STAYS + key[0], key[1]))
             self._index.book(gpu_id, key, held)
         if holder in self._hosts:
             node_id, host = self._hosts.pop(holder)

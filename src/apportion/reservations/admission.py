@@ -15,7 +15,7 @@ from apportion.placement.selectors import Expression, check_expression
 from apportion.pools.policy import PlacementPolicy
 from apportion.pools.service import PoolRecord
 from apportion.quantities.sizes import parse_memory_gib, parse_milli_cpu
-from apportion.reservations.arrangement import check_arrangement, check_fits_gpu
+from apportion.reservations.arrangement import check_arrangement, check_fits_gpu, check_movable
 from apportion.reservations.schemas import (
     DeviceRequest,
     MatchExpression,
@@ -154,6 +154,7 @@ def admit(request: ReservationAsk, pools: Sequence[PoolRecord]) -> Ask:
         for at, device in enumerate(request.devices):
             _check_mode(device, at, pool)
         check_fits_gpu(ask, pool)
+        check_movable(pool, movable=request.placement.movable)
     return ask
 
 

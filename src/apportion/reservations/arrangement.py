@@ -99,3 +99,14 @@ def show_gang(row: Mapping[str, Any]) -> GangSpec | None:
         return None
     apart = row["placement"].get("members_apart", False)
     return GangSpec(members=row["members"], apart=apart)
+
+
+def check_movable(pool: PoolRecord, *, movable: bool) -> None:
+    """Refuse to be moved while it runs in a pool that does not permit that."""
+    if movable and not pool.policy.preemptible:
+        raise InvalidInputError(
+            f"what runs in {pool.name} is not moved",
+            field="placement.movable",
+            given=True,
+            allowed="true in pools whose policy sets preemptible",
+        )

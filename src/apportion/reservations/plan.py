@@ -157,6 +157,14 @@ class Planner:
             return rooms[0]
         return min(rooms, key=lambda found: self._price(draft, found))
 
+    def take(
+        self, draft: Draft, pool: PoolRecord, offer: Offer, window: tuple[datetime, datetime]
+    ) -> Placed:
+        """Hold an offer that was found elsewhere; whether the quota covers it is not asked here."""
+        shares = [self._share(draft, pool, piece) for piece in offer.pieces]
+        charges = with_equivalents(draft.amounts(), equivalents(shares))
+        return self._place(draft, _Found(pool, (offer,), shares, charges), window)
+
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""
         index = self._fleet.indexes[placed.pool.id]

@@ -287,3 +287,35 @@ FROM reservations
 WHERE state = 'pending' AND %(pool_id)s = ANY (candidates)
 ORDER BY created_at, id
 LIMIT %(limit)s;
+
+-- name: movable
+-- What may lie elsewhere in a pool, those that begin first.
+SELECT *
+FROM reservations
+WHERE pool_id = %(pool_id)s
+    AND state IN ('placed', 'active')
+    AND ends_at > %(now)s
+    AND NOT open_ended
+    AND members = 1
+    AND jsonb_array_length(devices) > 0
+    AND (starts_at > %(now)s OR placement ? 'movable')
+ORDER BY starts_at DESC, id
+LIMIT %(limit)s;
+
+-- name: to_make_room_for
+SELECT *
+FROM reservations
+WHERE state = 'pending'
+    AND %(pool_id)s = ANY (candidates)
+    AND (%(ids)s::text[] IS NULL OR id = ANY (%(ids)s))
+    AND pending_until > %(now)s
+    AND members = 1
+ORDER BY priority DESC, created_at, id
+LIMIT %(limit)s;
+
+-- name: lock_live
+SELECT *
+FROM reservations
+WHERE id = ANY (%(ids)s) AND state IN ('placed', 'active')
+ORDER BY id
+FOR NO KEY UPDATE;

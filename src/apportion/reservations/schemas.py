@@ -86,6 +86,13 @@ class PlacementSpec(Schema):
     apart: Annotated[
         bool, Field(strict=True, description="Every piece lies on a GPU of its own.")
     ] = False
+    movable: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="It may be moved while it runs, by notice; the pool has to permit that.",
+        ),
+    ] = False
 
 
 class GangSpec(Schema):
@@ -385,3 +392,60 @@ class ReservationExplained(View):
     suggestions: list[Suggestion]
     history: list[ReasonThen]
     changes: int = Field(description="How often its reasons changed; history has the last ones.")
+
+
+class Defragmentation(Schema):
+    """What to make room for: some that wait (or the first in line), or whole GPUs.
+
+    With ``apply`` it is done, all or nothing. What runs, and may be moved, is given ``notice``.
+    """
+
+    reservations: Annotated[list[str], Field(min_length=1, max_length=32)] | None = None
+    free_gpus: Annotated[bool, Field(strict=True)] = False
+    apply: Annotated[bool, Field(strict=True)] = False
+    notice: str = "5m"
+    time_limit: str = "10s"
+
+
+class PlaceOut(View):
+    """Units of a GPU, and the atom where they are one."""
+
+    gpu_id: str
+    node: str
+    units: str
+    atom: str | None
+
+
+class MoveOut(View):
+    """A reservation that lies elsewhere from ``at`` on.
+
+    ``rebook`` before it has begun; ``recreate`` while it runs: it ends where it is and goes on as
+    ``successor_id``, which is known when it is done.
+    """
+
+    reservation_id: str
+    tenant_id: str
+    how: Literal["rebook", "recreate"]
+    at: AwareDatetime
+    from_: list[PlaceOut] = Field(alias="from")
+    to: list[PlaceOut]
+    successor_id: str | None
+
+
+class Defragmented(View):
+    """The fewest moves after which others fit, or most GPUs are free, among the nodes looked at.
+
+    No way that makes as much room needs fewer moves than ``bound``; ``optimal`` says that this one
+    needs no more.
+    """
+
+    pool_id: str
+    moves: list[MoveOut]
+    fits: list[str]
+    does_not_fit: list[str]
+    freed_gpus: int
+    bound: int
+    optimal: bool
+    nodes_looked_at: int
+    nodes: int
+    applied: bool
