@@ -41,6 +41,7 @@ BODIES = {
     "update_site": {"region": "elsewhere"},
     "create_pool": {"name": "mine", "gpu_model": "H100", "site_id": "{site_id}"},
     "validate_pool": {"pool_id": "{pool_id}", "update": {"version": 1, "policy": {}}},
+    "defragment_pool": {"free_gpus": True},
     "update_pool": {"version": 1, "policy": {"maxPending": "1h"}},
     "offer_pool": {"quota": {"gpu": 1}},
     "set_quota": {"pool_id": "{pool_id}", "resource": "gpu", "max": 0},

@@ -34,6 +34,7 @@ NOUNS: Final[Mapping[str, str]] = {
     "atom": "list what can be booked",
     "reserve": "reserve GPUs or parts of them for a window of time",
     "reservation": "show and release reservations",
+    "defrag": "make room in a pool by moving the fewest reservations",
     "quota": "show, set and explain quotas",
     "usage": "show billed GPU hours",
     "event": "list and watch what happens",

@@ -45,6 +45,7 @@ _FLAGS: Final = {
     "placement.apart": "--apart",
     "gang.members": "--gang",
     "gang.apart": "--gang-apart",
+    "placement.movable": "--movable",
     "idempotency_key": "--key",
 }
 _SELECTOR = GRAMMAR.replace(": ", ":\n  ").replace(", key>", ",\n  key>")
@@ -169,11 +170,15 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--gang-apart", action="store_true", help="every member of the gang on a node of its own"
     )
+    group.add_argument(
+        "--movable", action="store_true", help="it may be moved while it runs, by notice"
+    )
 
 
 def _placement(args: argparse.Namespace) -> Mapping[str, object]:
     policy = {} if args.policy is None else {"policy": args.policy}
-    return {**policy, "together": args.together, "apart": args.apart}
+    movable = {"movable": True} if args.movable else {}
+    return {**policy, **movable, "together": args.together, "apart": args.apart}
 
 
 def _gang(args: argparse.Namespace) -> Mapping[str, object] | None:

@@ -33,6 +33,7 @@ RIGHTS: Final[Mapping[str, str]] = {
     "get_pool": "compute:pools:read",
     "update_pool": "compute:pools:manage",
     "archive_pool": "compute:pools:manage",
+    "defragment_pool": "compute:pools:manage",
     "offer_pool": "compute:pools:share",
     "unoffer_pool": "compute:pools:share",
     "list_offers": "compute:pools:read",

@@ -16,6 +16,8 @@ from apportion.pools.schemas import QuotaResource
 from apportion.reservations import explain
 from apportion.reservations.schemas import (
     BatchPlan,
+    Defragmentation,
+    Defragmented,
     FreeWindows,
     FreeWindowsAsk,
     Outlook,
@@ -203,6 +205,19 @@ async def explain_quota(
         next_cursor=following,
         accounted=found.accounted,
     )
+
+
+@router.post(
+    "/v1/pools/{pool_id}/defragmentation",
+    summary="Plan the fewest moves that make room in a pool, or make them",
+)
+async def defragment_pool(
+    reservations: TheReservations,
+    caller: TheCaller,
+    pool_id: Annotated[str, Path()],
+    request: Defragmentation,
+) -> Defragmented:
+    return await reservations.defragmenter.run(caller, pool_id, request)
 
 
 def _check_no_key(request: Request) -> None:

@@ -250,7 +250,7 @@ async def _wanted(
         "now": now,
         "limit": WANTED_MAX,
     }
-    cursor = await connection.execute(rows.QUERIES["waiting_for_pool"], parameters)
+    cursor = await connection.execute(rows.QUERIES["to_make_room_for"], parameters)
     found = await cursor.fetchall()
     missing = sorted({*(request.reservations or ())} - {row["id"] for row in found})
     if missing:

@@ -23,6 +23,7 @@ from apportion.reservations.admission import (
 from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
 from apportion.reservations.creating import Creating, Made
 from apportion.reservations.demand import waiting_asks
+from apportion.reservations.defragmenting import Defragmenter
 from apportion.reservations.ending import end_now
 from apportion.reservations.explaining import explain, look_around, usable_pools
 from apportion.reservations.fleet import Fleet
@@ -66,6 +67,7 @@ class Reservations:
         self.fleet = Fleet()
         self.placer = Placer(runtime, self.fleet)
         self.lifecycle = Lifecycle(runtime, self.fleet, self.placer)
+        self.defragmenter = Defragmenter(runtime, self.placer)
         self._creating = Creating(runtime, self.placer, self.lifecycle.end_due)
 
     async def create(self, caller: Caller, request: ReservationCreate) -> ReservationView:

@@ -599,7 +599,6 @@ CREATE TABLE host_bookings (
     voided_at timestamptz,
     changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     CONSTRAINT host_bookings_pkey PRIMARY KEY (id),
-    CONSTRAINT host_bookings_reservation_key UNIQUE (reservation_id, node_id),
     CONSTRAINT host_bookings_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id),
     CONSTRAINT host_bookings_reservation_fkey FOREIGN KEY (reservation_id) REFERENCES reservations (id)
         DEFERRABLE INITIALLY DEFERRED,
@@ -611,6 +610,8 @@ CREATE TABLE host_bookings (
     ),
     CONSTRAINT host_bookings_void_before_start CHECK (voided_at <= lower(during))
 );
+CREATE UNIQUE INDEX host_bookings_reservation_key ON host_bookings (reservation_id, node_id)
+    WHERE voided_at IS NULL;
 CREATE INDEX host_bookings_node ON host_bookings USING gist (node_id, during) WHERE (voided_at IS NULL);
 CREATE INDEX host_bookings_changed ON host_bookings (changed_xid);
 

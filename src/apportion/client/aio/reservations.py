@@ -11,6 +11,8 @@ from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations.schemas import (
+    Defragmentation,
+    Defragmented,
     FreeWindows,
     FreeWindowsAsk,
     Outlook,
@@ -94,6 +96,13 @@ class AsyncReservations(AsyncAsking):
         """End a reservation now, or cancel it."""
         path = path_of("reservations", reservation_id, "release")
         return await self._send("POST", path, ReservationView)
+
+    async def defragment_pool(
+        self, pool_id: str, request: Defragmentation | Document
+    ) -> Defragmented:
+        """Plan the fewest moves that make room in a pool, or make them."""
+        path = path_of("pools", pool_id, "defragmentation")
+        return await self._send("POST", path, Defragmented, body_of(request))
 
     async def explain_quota(
         self,

@@ -12,6 +12,8 @@ from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations.schemas import (
+    Defragmentation,
+    Defragmented,
     FreeWindows,
     FreeWindowsAsk,
     Outlook,
@@ -95,6 +97,11 @@ class Reservations(Asking):
         """End a reservation now, or cancel it."""
         path = path_of("reservations", reservation_id, "release")
         return self._send("POST", path, ReservationView)
+
+    def defragment_pool(self, pool_id: str, request: Defragmentation | Document) -> Defragmented:
+        """Plan the fewest moves that make room in a pool, or make them."""
+        path = path_of("pools", pool_id, "defragmentation")
+        return self._send("POST", path, Defragmented, body_of(request))
 
     def explain_quota(
         self,
