@@ -17,6 +17,7 @@ WITH_BODY = {
 }
 # The least that each operation takes, so that only the field under test is wrong.
 GOOD = {
+    "defragment_pool": {"free_gpus": True},
     "create_tenant": {"id": "acme", "name": "Acme"},
     "update_tenant": {"name": "Acme"},
     "create_token": {"name": "t", "role": "viewer"},

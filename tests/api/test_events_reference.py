@@ -56,12 +56,16 @@ def story(with_client, clock, runtime, reservations):
         client.create_reservation(ask(slots.id, device("gpu.slot"), duration="1h"))
         for version, replicas in ((1, 2), (2, 4), (3, 2)):
             client.update_pool(slots.id, {"version": version, "policy": {"replicas": replicas}})
-        spread = client.create_pool(pool_of("H100", "timeslice", replicas=4, placement="spread", name="spread"))
+        spread = client.create_pool(
+            pool_of("H100", "timeslice", replicas=4, placement="spread", name="spread")
+        )
         client.join_node(
             spread.id, inventory("n2", *(gpu("H100", at, node="n2") for at in range(2)))
         )
         for _ in range(2):
-            client.create_reservation(ask(spread.id, device("gpu.slot"), start=later, duration="4h"))
+            client.create_reservation(
+                ask(spread.id, device("gpu.slot"), start=later, duration="4h")
+            )
         assert client.defragment_pool(spread.id, {"free_gpus": True, "apply": True}).moves
         hook = client.create_webhook({"name": "h", "url": "https://example.com/"}).webhook
         client.update_webhook(hook.id, {"version": 1, "enabled": False})

@@ -4,7 +4,7 @@ Everything here runs in the caller's transaction. The order of locks is the same
 nodes, GPUs, bookings by (GPU, units), and last, elsewhere, quotas.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
@@ -12,6 +12,15 @@ from typing import Any, Final
 
 from psycopg.errors import ExclusionViolation
 
+from apportion.bookings.changes import (
+    BookingKey,
+    GpuChange,
+    HostChange,
+    changes,
+    gpu_change,
+    horizon,
+    live,
+)
 from apportion.bookings.partitions import (
     PARTITION,
     Booked,
@@ -30,10 +39,9 @@ from apportion.bookings.views import (
     usage,
 )
 from apportion.errors import ConflictError
-from apportion.placement import FOREVER, Held, Move
+from apportion.placement import Held, Move
 from apportion.placement.asks import Split
-from apportion.placement.state import HostHeld
-from apportion.quantities.units import from_multirange, to_multirange
+from apportion.quantities.units import to_multirange
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import Violation, guards, register
@@ -80,9 +88,6 @@ __all__ = [
 ]
 
 _QUERIES: Final = load("apportion.bookings")
-
-BookingKey = tuple[str, int]
-"""(reservation or partition id, piece)."""
 
 
 def _taken(violation: Violation) -> ConflictError:
@@ -154,26 +159,6 @@ class NewHostBooking:
     memory_mib: int
     start: datetime
     end: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class GpuChange:
-    """A booking as it stands now; ``held`` is None when it holds nothing any more."""
-
-    pool_id: str
-    gpu_id: int
-    key: BookingKey
-    held: Held | None
-
-
-@dataclass(frozen=True, slots=True)
-class HostChange:
-    """A host booking as it stands now; ``held`` is None when it holds nothing any more."""
-
-    pool_id: str
-    node_id: int
-    holder: str
-    held: HostHeld | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +329,7 @@ async def on_gpus(
     """Return what is held on some GPUs now or later; where they are held, nothing is added."""
     cursor = await connection.execute(_QUERIES["on_gpus"], {"gpus": list(gpu_ids), "now": now})
     found: dict[int, dict[BookingKey, Held]] = {each: {} for each in gpu_ids}
-    for change in map(_gpu_change, await cursor.fetchall()):
+    for change in map(gpu_change, await cursor.fetchall()):
         if change.held is not None:
             found[change.gpu_id][change.key] = change.held
     return found
@@ -376,44 +361,6 @@ async def end_host_at(
     return row["full_from"]
 
 
-async def horizon(connection: Connection) -> str:
-    """Return a position such that whatever changes later is at or after it."""
-    cursor = await connection.execute(_QUERIES["horizon"])
-    return _position(await cursor.fetchone())
-
-
-def _position(row: Mapping[str, Any] | None) -> str:
-    return str(row["xmin"]) if row is not None else "0"
-
-
-async def changes(
-    connection: Connection, since: str, now: datetime
-) -> tuple[str, list[GpuChange], list[HostChange]]:
-    """Return a new `horizon`, and all bookings that may have changed since one, as they stand."""
-    parameters = {"since": since, "now": now}
-    # One trip for all three, the horizon first: what commits meanwhile is read again next time.
-    async with connection.pipeline():
-        horizon = await connection.execute(_QUERIES["horizon"])
-        gpus = await connection.execute(_QUERIES["changed"], parameters)
-        hosts = await connection.execute(_QUERIES["changed_host"], parameters)
-    return (
-        _position(await horizon.fetchone()),
-        [_gpu_change(row) for row in await gpus.fetchall()],
-        [_host_change(row) for row in await hosts.fetchall()],
-    )
-
-
-async def live(
-    connection: Connection, pool_id: str, now: datetime
-) -> tuple[list[GpuChange], list[HostChange]]:
-    """Return everything held in a pool now or later."""
-    parameters = {"pool_id": pool_id, "now": now}
-    gpus = await connection.execute(_QUERIES["live"], parameters)
-    gpu_changes = [_gpu_change(row) for row in await gpus.fetchall()]
-    hosts = await connection.execute(_QUERIES["live_host"], parameters)
-    return gpu_changes, [_host_change(row) for row in await hosts.fetchall()]
-
-
 async def held_in_pool(connection: Connection, pool_id: str, now: datetime) -> PoolHeld:
     """Return how much of a pool's GPUs is held now or later, and when the last of it ends."""
     cursor = await connection.execute(_QUERIES["held_in_pool"], {"pool_id": pool_id, "now": now})
@@ -440,19 +387,3 @@ async def booked_atoms(connection: Connection, atom_ids: Sequence[int], now: dat
     """Return those of some atoms that somebody has, now or later."""
     cursor = await connection.execute(_QUERIES["booked_atoms"], {"ids": list(atom_ids), "now": now})
     return {row["atom_id"] for row in await cursor.fetchall()}
-
-
-def _gpu_change(row: Mapping[str, Any]) -> GpuChange:
-    held = None
-    if row["live"]:
-        end = FOREVER if row["end_us"] is None else row["end_us"]
-        held = Held(row["start_us"], end, from_multirange(row["units"]))
-    return GpuChange(row["pool_id"], row["gpu_id"], (row["holder"], row["piece"]), held)
-
-
-def _host_change(row: Mapping[str, Any]) -> HostChange:
-    held = None
-    if row["live"]:
-        end = FOREVER if row["end_us"] is None else row["end_us"]
-        held = HostHeld(row["start_us"], end, row["vcpu_milli"], row["memory_mib"])
-    return HostChange(row["pool_id"], row["node_id"], row["holder"], held)

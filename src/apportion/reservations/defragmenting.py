@@ -179,13 +179,13 @@ class Defragmenter:
             [start] = {each.start for each in placed if each.draft.id == successors[reservation_id]}
             await change_end(connection, caller, row, start, now)
         await bookings.finish(connection, kept, now)
-        hosts = [each.host for each in placed if each.host is not None]
+        hosts = [host for each in placed for host in each.hosts]
         wanted = [booking for each in placed for booking in each.bookings]
         overfull = await bookings.insert_host(connection, hosts)
         gpus = await bookings.hold_gpus(connection, wanted)
         if overfull or any(booking.gpu_id not in gpus for booking in wanted):
             raise _overtaken()
-        moves = [move for each in placed for move in each.offer.moves]
+        moves = [move for each in placed for move in each.moves]
         if not await bookings.redeal(connection, moves, now):
             raise _overtaken()
         if len(await bookings.insert(connection, wanted)) != len(wanted):
