@@ -163,7 +163,7 @@ class Planner:
         """Hold an offer that was found elsewhere; whether the quota covers it is not asked here."""
         shares = [self._share(draft, pool, piece) for piece in offer.pieces]
         charges = with_equivalents(draft.amounts(), equivalents(shares))
-        return self._place(draft, _Found(pool, (offer,), shares, charges), window)
+        return self._place(draft, Found(pool, (offer,), shares, charges), window)
 
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""

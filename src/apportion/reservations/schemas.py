@@ -433,10 +433,9 @@ class MoveOut(View):
 
 
 class Defragmented(View):
-    """The fewest moves after which others fit, or most GPUs are free, among the nodes looked at.
+    """The fewest moves after which others fit, or most GPUs are free, on the nodes looked at.
 
-    No way that makes as much room needs fewer moves than ``bound``; ``optimal`` says that this one
-    needs no more.
+    As much room takes ``bound`` moves or more; ``optimal`` says that this is no more than it takes.
     """
 
     pool_id: str
