@@ -22,8 +22,8 @@ from apportion.reservations.admission import (
 )
 from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
 from apportion.reservations.creating import Creating, Made
-from apportion.reservations.demand import waiting_asks
 from apportion.reservations.defragmenting import Defragmenter
+from apportion.reservations.demand import waiting_asks
 from apportion.reservations.ending import end_now
 from apportion.reservations.explaining import explain, look_around, usable_pools
 from apportion.reservations.fleet import Fleet
