@@ -10,10 +10,10 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from torture import placement, quota
+from torture import partitions, placement, quota
 from torture.crowd import Report
 
-AREAS = {"placement": placement.attack, "quota": quota.attack}
+AREAS = {"partitions": partitions.attack, "placement": placement.attack, "quota": quota.attack}
 
 
 def main(arguments: Sequence[str]) -> int:
