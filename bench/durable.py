@@ -38,7 +38,7 @@ from bench.http import Answers, Kind, Load
 from bench.http import run as put_on
 from bench.replay.report import QUICK, show
 
-ROUNDS: Final = 2 if QUICK else 5
+ROUNDS: Final = 1 if QUICK else 5
 SECONDS: Final = 0.7 if QUICK else 5
 SMALL: Final = 1_000
 LARGE: Final = 4_000 if QUICK else 100_000

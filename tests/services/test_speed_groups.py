@@ -10,11 +10,13 @@ from psycopg import OperationalError
 from services_world import World, world_on
 
 from apportion.authority.service import Caller
+from apportion.bookings import service as bookings
 from apportion.errors import ApportionError, NotFoundError, QuotaExceededError, UnavailableError
 from apportion.events.service import list_events
 from apportion.pools.service import close_gates_of
 from apportion.reservations import placer
 from apportion.reservations.placer import GROUP_MAX
+from apportion.reservations.service import Reservations
 from apportion.store.connections import open_pool, transaction
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
@@ -279,3 +281,27 @@ async def test_connections_that_are_killed_in_a_group_leave_an_honest_answer_for
     assert await world.rows("SELECT count(*) FROM events WHERE type = 'reservation.placed'") == [
         {"count": 60}
     ]
+
+
+async def test_servers_that_place_on_one_pool_clash_once_and_then_take_turns(
+    world: World, monkeypatch
+):
+    pool = await shared(world)
+    services = [Reservations(world.runtime) for _ in range(3)]
+    insert, lost = bookings.insert, []
+
+    async def counted(connection, wanted):
+        won = await insert(connection, wanted)
+        lost.append(len(wanted) - len(won))
+        return won
+
+    monkeypatch.setattr(bookings, "insert", counted)
+    share = device("gpu.share", units=7)
+    for _ in range(20):
+        views = await asyncio.gather(
+            *(service.create(world.caller, ask(pool.id, share)) for service in services)
+        )
+        assert {view.state for view in views} == {"active"}
+    # Each of them lost at most a few times before it knew; else two of three lose every time.
+    assert sum(lost) <= 8
+    world.reservations = services[0]
