@@ -136,7 +136,7 @@ def _homeless(bookings: Iterable[Row], reservations: Iterable[Row], now: datetim
         elif holder["state"] not in _LIVE and row["end"] > now + timedelta(seconds=1):
             yield f"{holder['id']} is {holder['state']} and keeps units until {row['end']}"
     for row in by_id.values():
-        wanted = sum(device["count"] for device in row["devices"])
+        wanted = row["members"] * sum(device["count"] for device in row["devices"])
         if row["state"] in _LIVE and held[row["id"]] != wanted:
             yield f"{row['id']} is {row['state']} with {held[row['id']]} of {wanted} pieces"
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import psycopg
 from psycopg import AsyncConnection
@@ -21,6 +21,7 @@ from psycopg import AsyncConnection
 from apportion.client import AsyncClient
 from apportion.client.answers import mark_uncertain
 from apportion.errors import ApportionError, UnavailableError
+from apportion.pools.policy import PlacementPolicy
 from apportion.pools.schemas import OfferPut
 from apportion.reservations.schemas import ReservationCreate, ReservationUpdate, ReservationView
 from apportion.tenants.schemas import TenantCreate
@@ -123,7 +124,7 @@ class _Attack:
             gpus = [gpu("H100", at, *cut, node=node) for at, cut in enumerate(_CUTS)]
             await client.join_node(pool.id, inventory(node, *gpus))
         await client.create_tenant(TenantCreate(id="acme", name="Acme"))
-        offer = OfferPut.model_validate({"quota": {"gpu.mig": 10, "gpu": 1}})
+        offer = OfferPut.model_validate({"quota": {"gpu.mig": 10, "gpu": 1, "vcpu": 4}})
         await client.offer_pool(pool.id, "acme", offer)
 
     async def _answer(
@@ -168,17 +169,23 @@ class _Attack:
         }
 
     def _wish(self, chance: random.Random) -> ReservationCreate:
+        """Draw an ask: one piece or two, or a gang; now, later, or any time before an end."""
         wanted = (
             device("gpu")
             if chance.random() < 0.1
             else device("gpu.mig", chance.choice((1, 1, 2)), profile=chance.choice(_PROFILES))
         )
-        start = None
+        length = chance.randint(1, 4)
+        request: dict[str, Any] = {"duration": f"{length}s", "vcpu": chance.choice((0, 0, 1))}
         if chance.random() < 0.4:
-            start = datetime.now(UTC) + timedelta(milliseconds=chance.randint(500, 4000))
+            request["start"] = _from_now(chance.randint(500, 3000))
+        elif chance.random() < 0.3:
+            request["end_before"] = _from_now(1000 * length + chance.randint(500, 3000))
+        if chance.random() < 0.2:
+            request["gang"] = {"members": chance.choice((2, 3)), "apart": chance.random() < 0.5}
+        request["placement"] = {"policy": chance.choice((None, *get_args(PlacementPolicy)))}
         key = f"{self.seed}-{chance.getrandbits(64):x}"
-        duration = f"{chance.randint(1, 4)}s"
-        return ask(self.pool_id, wanted, start=start, duration=duration, key=key)
+        return ask(self.pool_id, wanted, key=key, **request)
 
     async def _reserve(self, chance: random.Random) -> None:
         tenant, wish = _tenant(chance), self._wish(chance)
@@ -225,8 +232,7 @@ class _Attack:
         one = self._take(chance)
         if one is None:
             return
-        end = datetime.now(UTC) + timedelta(milliseconds=chance.randint(200, 5000))
-        change = ReservationUpdate(end=end.isoformat())
+        change = ReservationUpdate(end=_from_now(chance.randint(200, 5000)))
         try:
             view = await self._answer(
                 chance, one.tenant, lambda at: at.update_reservation(one.id, change)
@@ -355,6 +361,10 @@ class _Attack:
         got = sum(isinstance(each, ReservationView) and bool(each.bookings) for each in answers)
         if got < len(wishes):
             self.report.violate(f"at the end only {got} of {len(wishes)} pieces can be had")
+
+
+def _from_now(milliseconds: int) -> str:
+    return (datetime.now(UTC) + timedelta(milliseconds=milliseconds)).isoformat()
 
 
 def _tenant(chance: random.Random) -> str:

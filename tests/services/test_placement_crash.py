@@ -193,3 +193,46 @@ async def test_what_a_dead_server_was_placing_another_places_with_the_same_key(w
     assert statement > 8
     assert (await another.create(world.caller, request)).id == view.id
     await nothing_is_half(world)
+
+
+async def gang_world(world):
+    """Give a pool of two nodes, on which a gang of two takes a GPU and CPU each."""
+    nodes = [inventory(n, *(gpu("H100", i, node=n) for i in range(2)), cpus=8) for n in ("a", "b")]
+    pool = await world.pool(pool_of("H100", name="gangs"), *nodes)
+    return pool, {"gang": {"members": 2, "apart": True}, "vcpu": 3}
+
+
+async def test_a_gang_that_dies_while_it_is_placed_has_no_member_anywhere(world, killer):
+    pool, together = await gang_world(world)
+    request = ask(pool.id, device(), duration="1h", key="gang", **together)
+    before = await everything(world)
+    died, made = await killer.at_each_statement(
+        lambda: world.reservations.create_many(world.caller, [request]),
+        lambda: nothing_has_changed(world, before),
+    )
+    assert died > 10
+    view = await world.reservations.get(world.caller, made[0])
+    assert sorted(each.node for each in view.bookings) == ["a", "b"]
+    assert await world.used(pool) == {"gpu": 2, "vcpu": 6}
+
+
+async def test_a_gang_that_dies_while_it_is_kept_longer_or_let_go_is_so_in_whole(world, killer):
+    pool, together = await gang_world(world)
+    view = await world.create(ask(pool.id, device(), duration="1h", **together))
+    world.clock.advance(minutes=10)
+    service = world.reservations
+    before = await everything(world)
+    died, longer = await killer.at_each_statement(
+        lambda: service.update(world.caller, view.id, ReservationUpdate(duration="2h")),
+        lambda: nothing_has_changed(world, before),
+    )
+    assert died > 8
+    assert {each.end for each in longer.bookings} == {MONDAY + 2 * HOUR}
+    before = await everything(world)
+    died, _ = await killer.at_each_statement(
+        lambda: service.release(world.caller, view.id),
+        lambda: nothing_has_changed(world, before),
+    )
+    assert died > 6
+    assert await world.used(pool) == {}
+    await nothing_is_half(world)

@@ -213,3 +213,29 @@ async def test_an_end_that_everybody_sees_is_one_end(world: World):
     assert sorted(row["subject"] for row in told) == sorted(view.id for view in views)
     assert {(await world.get(view)).reason["code"] for view in views} == {"expired"}
     assert await world.used(pool) == {}
+
+
+async def test_gangs_over_the_same_nodes_are_placed_kept_longer_and_let_go_all_or_none(
+    world: World,
+):
+    """Every member needs GPU and CPU of its node; whoever locks the nodes locks them in order."""
+    nodes = [inventory(n, *(gpu("H100", i, node=n) for i in range(2)), cpus=8) for n in "abc"]
+    pool = await world.pool(pool_of("H100"), *nodes)
+    services = await racers(world, pool)
+    gang = ask(pool.id, device(), duration="1h", vcpu=4, gang={"members": 3, "apart": True})
+    for _ in range(3):
+        outcomes = await race(world, services, [gang] * RACERS)
+        assert states(outcomes) == {"active": 2, "pending": RACERS - 2}
+        placed = [view for view in outcomes if view.bookings]
+        assert [sorted(each.node for each in view.bookings) for view in placed] == [[*"abc"]] * 2
+        longer = await at_once(
+            *(
+                service.update(world.caller, view.id, ReservationUpdate(duration="3h"))
+                for service, view in zip(services, placed * 8, strict=True)
+            )
+        )
+        assert {(view.state, view.end) for view in longer} == {("active", MONDAY + 3 * HOUR)}
+        assert await world.findings() == []
+        for service, view in zip(services, outcomes, strict=True):
+            await service.release(world.caller, view.id)
+        assert await world.used(pool) == {}
