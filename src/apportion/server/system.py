@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,18 +94,25 @@ async def _bootstrap(runtime: Runtime, token_file: Path) -> None:
 async def _tick(gate: Gate, reservations: Reservations) -> None:
     hint = reservations.lifecycle.hint
     while True:
-        try:
-            # First: what the gate lets go makes room for what waits.
-            await gate.advance()
-            await reservations.lifecycle.advance()
-        except ApportionError as error:
-            # The next tick makes up for it; a loop that died would let windows pass unnoticed.
-            _log.warning("lifecycle step failed", code=error.code, reason=str(error))
-        except Exception:  # noqa: BLE001 - a fault of ours, which must not stop the clock either
-            _log.exception("lifecycle step broke")
+        # The gate first: what it lets go makes room for what waits.
+        await _attempt("gate", gate.advance)
+        await _attempt("lifecycle", reservations.lifecycle.advance)
         with suppress(TimeoutError):
             await asyncio.wait_for(hint.wait(), TICK_SECONDS)
         hint.clear()
+
+
+async def _attempt(name: str, step: Callable[[], Awaitable[object]]) -> None:
+    """Do a step of the clock; what fails in it the next tick makes up for.
+
+    A loop that died would let windows pass unnoticed, and so would a step that kept others away.
+    """
+    try:
+        await step()
+    except ApportionError as error:
+        _log.warning("step failed", step=name, code=error.code, reason=str(error))
+    except Exception:  # noqa: BLE001 - a fault of ours, which must not stop the clock either
+        _log.exception("step broke", step=name)
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:
