@@ -140,6 +140,8 @@ async def test_nobody_stays_past_the_time_of_the_change(mig):
             mig.world.caller, held.id, ReservationUpdate(duration="3h")
         )
     assert refused.value.details["free_until"] == "2026-03-02T11:00:00Z"
+    [blocked] = refused.value.details["in_the_way"]
+    assert blocked["code"] == "layout_change_scheduled"
 
 
 async def test_a_holder_without_an_end_is_waited_for_by_name_and_keeps_nobody_else_out(mig):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
-from apportion.bookings.service import BookingKey, HeldGpu
+from apportion.bookings.service import PARTITION, BookingKey, HeldGpu
 from apportion.errors import ConflictError, InvalidInputError, InvalidStateError
 from apportion.events.service import Event, append
 from apportion.placement import GpuState, Held, Move
@@ -35,6 +35,7 @@ class _Reach:
 
     until: int
     moves: tuple[Move, ...] = ()
+    code: str = "units_booked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class _Blocked:
 
 _WHY: Final = {
     "units_booked": "others have booked units of its GPU by then",
+    "layout_change_scheduled": "its GPU is to be cut otherwise by then",
     "host_resources_short": "others have booked CPU or memory of its node by then",
     "gpu_unbookable": "it has a GPU that cannot be booked now",
 }
@@ -120,7 +122,7 @@ async def _make_room(connection: Connection, row: Row, end: datetime, now: datet
         moves.extend(reach.moves)
         if reach.until < micros(end):
             until = _EPOCH + timedelta(microseconds=reach.until)
-            blocked.append(_Blocked("units_booked", gpu.uuid, until))
+            blocked.append(_Blocked(reach.code, gpu.uuid, until))
     if blocked:
         raise _in_the_way(blocked, old_end, end)
     if not await bookings.redeal(connection, moves, now):
@@ -153,7 +155,10 @@ def _reach(
     others = {each.start - gap for each in held.values()}
     stops = sorted(each for each in others if old_end < each < end)
     fitting = bisect_right(stops, False, key=lambda until: moves_for(until) is None)
-    return _Reach(stops[fitting - 1] if fitting else old_end)
+    until = stops[fitting - 1] if fitting else old_end
+    changes = [each.start - gap for key, each in held.items() if key[0].startswith(PARTITION)]
+    recut = any(start <= until for start in changes)
+    return _Reach(until, code="layout_change_scheduled" if recut else "units_booked")
 
 
 def _moves(
