@@ -47,8 +47,11 @@ def best(shelves: Shelves, order: Order, ask: Ask) -> Place | None:
     groups = order.tiers[(order.mask & -order.mask).bit_length() - 1]
     found: tuple[int, State, Cell] | None = None
     for group in groups if order.policy.in_order else islice(groups, _GROUPS):
+        if found is not None and group.least > found[0]:
+            continue
         cell = group.first
         place, state = cell.keys.first, group.stock.state
+        group.least = place
         if found is not None and place == found[0]:
             # Of one node, the first of its GPUs.
             ahead = shelves.at(place).gpus(state)[0].id < shelves.at(place).gpus(found[1])[0].id

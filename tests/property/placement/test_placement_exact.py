@@ -1,6 +1,7 @@
 """Accepted exactly when some assignment on some node exists, and never over what is held."""
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -51,6 +52,20 @@ def test_slots_and_shares_are_refused_only_when_no_deal_of_units_makes_room(case
 @given(cases(splits=[("mig",), ("none",), ("mig", "none")], max_nodes=2), policies)
 def test_whole_pieces_are_refused_only_when_no_choice_of_them_is_free(case, policy):
     judge(*case, policy=policy)
+
+
+@MORE
+@given(
+    cases(splits=[("none",), ("none",), ("none", "shares"), ("mig",)], max_nodes=2),
+    policies,
+    st.sampled_from(["numa", "numa", "nvlink", "gpu"]),
+    st.booleans(),
+)
+def test_pieces_lie_together_and_apart_exactly_where_some_assignment_does(
+    case, policy, together, apart
+):
+    world, ask, *when = case
+    judge(world, replace(ask, together=together, apart=apart), *when, policy=policy)
 
 
 @MORE

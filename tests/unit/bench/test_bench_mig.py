@@ -5,6 +5,8 @@ from collections import Counter
 from functools import cache
 from itertools import combinations
 
+import pytest
+from bench.mig import MIXES, _fleet, _poisson
 from bench.replay.churn import Arrival, Churn, used
 from bench.replay.mig import (
     PLACES,
@@ -85,3 +87,11 @@ def test_requests_that_wait_begin_the_oldest_first_and_give_up_in_time():
         assert starts == [0, 10, None, 10, None]
     # 8 slices from 0 to 10, then 4 until 20 and 1 until 15.
     assert used(arrivals, starts, SIZES.__getitem__, (5, 20)) == (8 * 5 + 4 * 10 + 5) / 15
+
+
+@pytest.mark.parametrize("mix", sorted(MIXES))
+def test_the_engine_decides_as_equal_weight_fragmentation_does_whatever_the_order(mix):
+    arrivals = _poisson(mix, 7)[:1_500]
+    ours = Churn(_fleet("ours", 20)).run(arrivals)
+    assert ours == Churn(_fleet("fragmentation", 20)).run(arrivals)
+    assert None in ours
