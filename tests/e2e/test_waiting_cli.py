@@ -32,3 +32,13 @@ def test_what_waits_is_explained_and_what_is_suggested_can_be_run(cli, server):
 def test_an_unknown_reservation_is_refused_by_its_id(cli, server):
     said = cli("reservation", "explain", "res_01kzzzzzzzzzzzzzzzzzzzzzzz")
     assert (said.code, "no such reservation" in said.err) == (1, True)
+
+
+def test_a_pool_is_shown_with_what_is_free_and_the_largest_that_fits(cli, server):
+    pool = server.pool("H100", "mig", ("3g.40gb@0", "2g.20gb@4", "1g.10gb@6"))
+    said = cli("pool", "show", pool.name)
+    [line] = [line for line in said.out.splitlines() if line.startswith("gpu.mig  ")][-1:]
+    assert line.split() == ["gpu.mig", "3", "3g.40gb"]
+    assert "LARGEST REQUEST" in said.out
+    told = cli("pool", "show", pool.name, "-o", "json").data
+    assert told["capacity"]["free"][0]["largest_profile"] == "3g.40gb"

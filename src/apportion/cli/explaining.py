@@ -15,12 +15,8 @@ from apportion.placement.wording import sentence
 
 if TYPE_CHECKING:
     from apportion.client import Client
-    from apportion.reservations.schemas import (
-        PoolExplained,
-        ReasonThen,
-        ReservationExplained,
-        Suggestion,
-    )
+    from apportion.reservations.schemas import ReservationExplained
+    from apportion.reservations.told import PoolExplained, ReasonThen, Suggestion
 
 
 def run_explain(args: argparse.Namespace, client: "Client") -> int:

@@ -32,7 +32,7 @@ from apportion.cli.pool_offer import (
     offers,
     unoffer,
 )
-from apportion.cli.pool_text import POOL_HEADERS, pool_lines, pool_row
+from apportion.cli.pool_text import POOL_HEADERS, capacity_lines, pool_lines, pool_row
 from apportion.cli.pool_words import CLASSES, SHARINGS
 from apportion.cli.site import find_site
 from apportion.errors import InvalidInputError
@@ -127,12 +127,14 @@ def _show(args: argparse.Namespace, client: "Client") -> int:
             allowed="--draw",
         )
     pool = find_pool(client, args.pool, field="POOL")
+    capacity = None if pool.archived else client.get_pool_capacity(pool.id)
     held = _held(args, client, pool) if args.draw else []
     if args.output != "table":
         drawn = {"gpus": [each.data() for each in held]} if args.draw else {}
-        print_data({**data_of(pool), **drawn}, args.output)
+        free = {} if capacity is None else {"capacity": data_of(capacity)}
+        print_data({**data_of(pool), **free, **drawn}, args.output)
         return 0
-    lines = pool_lines(pool)
+    lines = [*pool_lines(pool), *([] if capacity is None else capacity_lines(capacity))]
     for each in held:
         lines += ["", *each.lines()]
     if args.draw and not held:

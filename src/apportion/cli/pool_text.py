@@ -12,6 +12,7 @@ from apportion.cli.times import both_zones, short_time
 
 if TYPE_CHECKING:
     from apportion.pools.schemas import OfferView, PoolView, QuotaView
+    from apportion.reservations.schemas import FreeOfClass, PoolCapacity
 
 POOL_HEADERS = ("name", "model", "sharing", "class", "region", "owner", "quota used", "id")
 OFFER_HEADERS = ("tenant", "priority", "descendants", "quota used", "since")
@@ -54,6 +55,23 @@ def quota_lines(quotas: "Sequence[QuotaView]") -> list[str]:
     """Write limits and what is used of them, where there are any."""
     rows = [(each.resource, amount_text(each.max), amount_text(each.used)) for each in quotas]
     return ["", table(("quota", "limit", "used"), rows)] if rows else []
+
+
+def capacity_lines(capacity: "PoolCapacity") -> list[str]:
+    """Write what is free for the next hour, with the largest request that fits beside each sum."""
+    rows = [
+        (each.class_, "unknown" if each.free is None else each.free, _largest(each))
+        for each in capacity.free
+    ]
+    return ["", table(("free for an hour", "in all", "largest request"), rows)] if rows else []
+
+
+def _largest(free: "FreeOfClass") -> str:
+    if free.class_ == "gpu.mig":
+        return free.largest_profile or "none"
+    if free.class_ == "gpu":
+        return f"{free.largest_count} on one node" if free.largest_count else "none"
+    return f"{free.largest_units} of one GPU" if free.largest_units else "none"
 
 
 def offer_row(offer: "OfferView") -> Sequence[object]:

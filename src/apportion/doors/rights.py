@@ -31,6 +31,7 @@ RIGHTS: Final[Mapping[str, str]] = {
     "validate_pool": "compute:pools:validate",
     "list_pools": "compute:pools:read",
     "get_pool": "compute:pools:read",
+    "get_pool_capacity": "compute:pools:read",
     "update_pool": "compute:pools:manage",
     "archive_pool": "compute:pools:manage",
     "defragment_pool": "compute:pools:manage",

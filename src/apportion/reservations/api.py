@@ -21,6 +21,7 @@ from apportion.reservations.schemas import (
     FreeWindows,
     FreeWindowsAsk,
     Outlook,
+    PoolCapacity,
     QuotaExplained,
     ReservationAsk,
     ReservationCreate,
@@ -179,6 +180,19 @@ async def release_reservation(
     reservations: TheReservations, caller: TheCaller, reservation_id: ReservationId
 ) -> ReservationView:
     return await reservations.release(caller, reservation_id)
+
+
+@router.get(
+    "/v1/pools/{pool_id}/capacity", summary="What is free now, and the largest request that fits"
+)
+async def get_pool_capacity(
+    reservations: TheReservations,
+    caller: TheCaller,
+    *,
+    pool_id: Annotated[str, Path()],
+    duration: Annotated[str, Query(description="For how long: 1h, 90m.")] = "1h",
+) -> PoolCapacity:
+    return await reservations.capacity(caller, pool_id, duration)
 
 
 @router.get(

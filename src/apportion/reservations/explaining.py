@@ -35,16 +35,10 @@ from apportion.reservations.fleet import Fleet, instant_of, micros
 from apportion.reservations.plan import Planner, Seen
 from apportion.reservations.reasons import Short
 from apportion.reservations.rights import Rights
-from apportion.reservations.schemas import (
-    POOLS_MAX,
-    PoolExplained,
-    QuotaLack,
-    ReservationCreate,
-    Suggestion,
-    WhyNodes,
-)
+from apportion.reservations.schemas import POOLS_MAX, ReservationCreate
 from apportion.reservations.slack import held_until
 from apportion.reservations.suggesting import Idea, Suggesting
+from apportion.reservations.told import PoolExplained, QuotaLack, Suggestion, WhyNodes
 from apportion.store.connections import Connection
 from apportion.store.runtime import Runtime
 

@@ -14,7 +14,7 @@ from apportion.pools.service import show_amount
 from apportion.quantities.windows import format_instant
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Gone, Waiting
-from apportion.reservations.schemas import ReasonThen
+from apportion.reservations.told import ReasonThen
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import guards, register

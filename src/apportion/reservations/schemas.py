@@ -10,6 +10,7 @@ from apportion.nodes.schemas import AtomClass, ShareText
 from apportion.pools.policy import PlacementPolicy
 from apportion.pools.schemas import Quantity as Amount
 from apportion.pools.schemas import QuotaResource, QuotaView, Sharing
+from apportion.reservations.told import PoolExplained, ReasonThen, Suggestion
 
 State = Literal["pending", "placed", "active", "ending", "ended", "failed"]
 LIVE: tuple[State, ...] = ("placed", "active", "ending")
@@ -306,80 +307,6 @@ class QuotaExplained(View):
     accounted: Amount
 
 
-class WhyNodes(View):
-    """How many nodes cannot serve an ask now, for one reason, and what would change that.
-
-    ``full`` are those of which nothing of what it wants is free; of the others something is, but no
-    place for it: ``after_defragmentation`` of all would have one if what they hold lay otherwise.
-    ``until`` is when the first one gets room, where that is known.
-    """
-
-    code: str
-    count: int
-    full: int
-    after_defragmentation: int
-    until: AwareDatetime | None
-    hint: str
-
-
-class QuotaLack(View):
-    """A quota that does not cover an ask, and how far: ``missing`` more would do for this one."""
-
-    tenant_id: str
-    pool_id: str
-    resource: QuotaResource
-    asked: Amount
-    max: Amount
-    used: Amount
-    missing: Amount
-
-
-class PoolExplained(View):
-    """Why a pool does not serve an ask now: by its nodes, or by a quota; else it has room."""
-
-    pool_id: str
-    name: str
-    nodes: int
-    reasons: list[WhyNodes]
-    quota: QuotaLack | None
-    what: str = Field(description="What is looked for, in a few words: 4g.20gb placement.")
-    message: str
-
-
-class Suggestion(View):
-    """What would make it fit: tried on what is free at that instant, and not held.
-
-    ``request`` is an ask that would be placed if it came in now, ``limits`` are quotas with which
-    the one that waits would be. ``command`` does it, where one command can.
-    """
-
-    code: Literal[
-        "later_start",
-        "other_pool",
-        "raise_quota",
-        "smaller_profile",
-        "larger_profile",
-        "fewer_members",
-        "fewer_pieces",
-        "fewer_units",
-        "fewer_vcpus",
-        "less_memory",
-        "loosen_selector",
-    ]
-    message: str
-    command: str | None
-    request: dict[str, Any] | None
-    limits: list[QuotaLack]
-    start: AwareDatetime | None
-
-
-class ReasonThen(View):
-    """What it waited for from an instant on."""
-
-    since: AwareDatetime
-    reason: dict[str, Any]
-
-
 class ReservationExplained(View):
     """Why a reservation waits, as of ``at``, what would help, and what it has waited for before.
 
@@ -448,3 +375,28 @@ class Defragmented(View):
     nodes_looked_at: int
     nodes: int
     applied: bool
+
+
+class FreeOfClass(View):
+    """What is free of one class, and the largest request of it that has room.
+
+    ``free`` counts whole GPUs, instances, slots or hundredths; it is null, which is unknown and not
+    zero, where instances are made on demand. The largest is so many whole GPUs of one node, so many
+    slots or hundredths of one GPU, or an instance of a profile: 0 or null where nothing has room.
+    """
+
+    class_: AtomClass = Field(alias="class")
+    free: int | None
+    largest_count: int | None
+    largest_units: int | None
+    largest_profile: str | None
+
+
+class PoolCapacity(View):
+    """What is free in a pool from ``at`` on until ``until``, by class."""
+
+    pool_id: str
+    at: AwareDatetime
+    until: AwareDatetime
+    nodes: int
+    free: list[FreeOfClass]

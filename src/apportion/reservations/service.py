@@ -15,11 +15,12 @@ from apportion.errors import (
     NotFoundError,
 )
 from apportion.pools.service import PoolRecord, hold_records
-from apportion.quantities.windows import format_instant
+from apportion.quantities.windows import format_instant, parse_duration
 from apportion.reservations import rows
 from apportion.reservations.admission import (
     attributes_of,
 )
+from apportion.reservations.capacity import pool_capacity
 from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
 from apportion.reservations.creating import Creating, Made
 from apportion.reservations.defragmenting import Defragmenter
@@ -38,6 +39,7 @@ from apportion.reservations.schemas import (
     FreeWindows,
     FreeWindowsAsk,
     Outlook,
+    PoolCapacity,
     ReservationAsk,
     ReservationCreate,
     ReservationExplained,
@@ -145,6 +147,14 @@ class Reservations:
             history=history,
             changes=max((each.reason.get("changes", 0) for each in history), default=0),
         )
+
+    async def capacity(self, caller: Caller, pool_id: str, duration: str) -> PoolCapacity:
+        """Tell what of a pool is free from now on for a duration, and the largest that fits.
+
+        Raises NotFoundError for a pool that the caller may not use, InvalidInputError.
+        """
+        length = parse_duration(duration, field="duration")
+        return await pool_capacity(self._runtime, self.fleet, caller, pool_id, length)
 
     async def get_many(
         self, caller: Caller, reservation_ids: Sequence[str]

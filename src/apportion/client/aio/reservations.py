@@ -16,6 +16,7 @@ from apportion.reservations.schemas import (
     FreeWindows,
     FreeWindowsAsk,
     Outlook,
+    PoolCapacity,
     QuotaExplained,
     ReservationAsk,
     ReservationCreate,
@@ -57,6 +58,11 @@ class AsyncReservations(AsyncAsking):
         """Tell the next ``k`` windows in which an ask has room; nothing is held."""
         path = path_of("reservations", "free-windows")
         return await self._send("POST", path, FreeWindows, body_of(request))
+
+    async def get_pool_capacity(self, pool_id: str, *, duration: str | None = None) -> PoolCapacity:
+        """Tell what of a pool is free from now on for a duration, and the largest that fits."""
+        path = path_of("pools", pool_id, "capacity")
+        return await self._send("GET", path, PoolCapacity, query={"duration": duration})
 
     def list_reservations(
         self,

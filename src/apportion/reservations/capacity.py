@@ -1,0 +1,76 @@
+"""What is free in a pool, and the largest request that has room: a sum alone promises too much."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+from apportion.authority.service import Caller
+from apportion.placement import GpuState, PoolIndex
+from apportion.placement.asks import AtomClass
+from apportion.pools.service import load_record
+from apportion.reservations.fleet import Fleet, micros
+from apportion.reservations.schemas import FreeOfClass, PoolCapacity
+from apportion.reservations.slack import held_until
+from apportion.store.connections import transaction
+from apportion.store.runtime import Runtime
+
+_CLASSES: Final[tuple[AtomClass, ...]] = ("gpu", "gpu.mig", "gpu.slot", "gpu.share")
+
+
+async def pool_capacity(
+    runtime: Runtime, fleet: Fleet, caller: Caller, pool_id: str, length: timedelta
+) -> PoolCapacity:
+    """Tell what of a pool is free from now on for so long, and the largest request for it.
+
+    Raises NotFoundError for a pool that is archived, or that the caller may not use. It looks at
+    each GPU of the pool once.
+    """
+    async with transaction(runtime.db) as connection:
+        pool = await load_record(connection, caller, pool_id)
+        now = runtime.now()
+        await fleet.sync(connection, [pool_id], now)
+    index = fleet.indexes[pool_id]
+    index.advance(micros(now))
+    window = micros(now), micros(held_until(now + length, pool))
+    gpus = [gpu for node in index.nodes.values() if node.healthy for gpu in node.gpus]
+    there = {cls for gpu in gpus for cls in gpu.classes}
+    return PoolCapacity(
+        pool_id=pool_id,
+        at=now,
+        until=now + length,
+        nodes=len(index.nodes),
+        free=[_free(index, cls, gpus, window) for cls in _CLASSES if cls in there],
+    )
+
+
+def _free(
+    index: PoolIndex, cls: AtomClass, gpus: Iterable[GpuState], window: tuple[int, int]
+) -> FreeOfClass:
+    start, end = window
+    largest = index.largest(cls, start, end, start)
+    of_class = [gpu for gpu in gpus if gpu.bookable and cls in gpu.classes]
+    return FreeOfClass.model_validate(
+        {
+            "class": cls,
+            "free": _sum(cls, of_class, window),
+            "largest_count": largest.count if cls == "gpu" else None,
+            "largest_units": largest.units if cls in ("gpu.slot", "gpu.share") else None,
+            "largest_profile": largest.profile,
+        }
+    )
+
+
+def _sum(cls: AtomClass, gpus: Iterable[GpuState], window: tuple[int, int]) -> int | None:
+    """Add up what is free; None where instances are made on demand: how many depends on which."""
+    if cls == "gpu":
+        return sum(not gpu.busy(*window) for gpu in gpus)
+    if cls != "gpu.mig":
+        rooms = (gpu.room(*window) for gpu in gpus)
+        return sum(units for units, holders in rooms if holders)
+    total = 0
+    for gpu in gpus:
+        parts = [atom.units for atom in gpu.atoms if atom.profile is not None]
+        if any(a & b for at, a in enumerate(parts) for b in parts[:at]):
+            return None
+        total += sum(atom.profile is not None for atom in gpu.free_atoms(*window))
+    return total
