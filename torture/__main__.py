@@ -33,9 +33,9 @@ def _judge(report: Report, seconds: int, *, broken: bool) -> int:
     for name, count in sorted(report.counts.items()):
         print(f"{name}: {count}")
     lacking = [
-        f"{name} {report.counts[name]} of at least {least * seconds // 10}"
-        for name, least in report.least_in_ten_seconds.items()
-        if report.counts[name] < least * seconds // 10
+        f"{name} {report.counts[name]} of at least {least * seconds // 60}"
+        for name, least in report.least_in_a_minute.items()
+        if report.counts[name] < least * seconds // 60
     ]
     for each in lacking:
         print(f"too little happened: {each}")

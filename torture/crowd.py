@@ -19,7 +19,7 @@ from apportion.errors import ApportionError
 class Report:
     """What an attack did, how much of it there must be at least, and which rules were broken."""
 
-    least_in_ten_seconds: Mapping[str, int]
+    least_in_a_minute: Mapping[str, int]
     counts: Counter[str] = field(default_factory=Counter[str])
     violations: list[str] = field(default_factory=list[str])
 

@@ -41,7 +41,7 @@ WORKERS = 16
 NODES = 4
 GPUS = 2
 # Of how many in ten seconds at least: on two slow cores.
-LEAST = {"bookings": 20, "repartitions": 2, "refusals": 10}
+LEAST = {"bookings": 120, "repartitions": 12, "refusals": 60}
 LAYOUTS = ("all-1g.10gb", "mixed:2x3g.40gb", "mixed:3g.40gb+2x2g.20gb", "all-2g.20gb")
 PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb")
 CALLER = Caller(ROOT, "torture", ancestors=(ROOT,))

@@ -44,7 +44,7 @@ from torture.crowd import Report, Step, crowd, kill_connections, stop
 
 WORKERS = 32
 ROUND_SECONDS = 4
-LEAST = {"bookings": 40, "refusals": 40, "kills": 20, "offer": 10, "set_quota": 10}
+LEAST = {"bookings": 240, "refusals": 240, "kills": 120, "offer": 60, "set_quota": 60}
 OFFERED = ("acme", "beta")
 LINEAGE: Mapping[str, tuple[str, ...]] = {
     ROOT: (ROOT,),
