@@ -150,7 +150,10 @@ class Gate(RuleBasedStateMachine):
 
     @rule()
     def gate_advances(self):
+        """Whoever waits for its turn waits for another node's: here nobody is without an end."""
         self.run(self.world.gate.advance())
+        states = [row["state"] for row in self.run(self.world.rows(STATES))]
+        assert "pending" not in states or {"scheduled", "granted"} & {*states}, states
 
     @rule()
     def server_restarts(self):
@@ -181,6 +184,18 @@ class Gate(RuleBasedStateMachine):
         if self.reports[name]:
             self.delivered = name
             self.run(self.deliver_now(name, data.draw(st.sampled_from(self.reports[name]))))
+
+    @rule(name=names)
+    def node_speaks_too_soon(self, name):
+        """Let it read what it is to be, and speak before it is that."""
+
+        async def work():
+            node = self.nodes[name]
+            node.read(await get_spec(self.world.runtime, self.world.caller, self.ids[name]))
+            await self.deliver_now(name, node.report())
+
+        self.delivered = name
+        self.run(work())
 
     @rule(name=names)
     def node_behaves(self, name):
