@@ -48,6 +48,16 @@ GOOD = {
     "create_reservations": {"reservations": [{"pool_id": "p", "duration": "1h"}]},
     "find_earliest": {"pool_id": "p", "duration": "1h"},
     "find_free_windows": {"pool_id": "p", "duration": "1h"},
+    "create_series": {
+        "pool_id": "p",
+        "recurrence": {
+            "days": ["mon"],
+            "start": "09:00",
+            "end": "17:00",
+            "zone": "UTC",
+            "count": 1,
+        },
+    },
     "update_reservation": {},
 }
 # A value of a kind that no field of ours takes, for each kind that one may take.

@@ -29,6 +29,15 @@ OPERATIONS = {
 }
 
 # A body for each operation that takes one; what stands in braces is an id of another tenant.
+
+
+def series_in(pool_id):
+    """Build a series of one window, far ahead."""
+    hours = {"start": "09:00", "end": "17:00", "zone": "UTC"}
+    recurrence = {"days": ["mon"], **hours, "from": "2036-12-01", "count": 1}
+    return {"pool_id": pool_id, "devices": [{"class": "gpu"}], "recurrence": recurrence}
+
+
 BODIES = {
     "create_tenant": {"id": "gamma", "name": "Gamma", "parent_id": "{tenant_id}"},
     "update_tenant": {"name": "Taken"},
@@ -67,6 +76,7 @@ BODIES = {
     },
     "find_earliest": {"pool_id": "{pool_id}", "devices": [{"class": "gpu"}], "duration": "1h"},
     "find_free_windows": {"pool_id": "{pool_id}", "devices": [{"class": "gpu"}], "duration": "1h"},
+    "create_series": series_in("{pool_id}"),
     "update_reservation": {"duration": "2h"},
     "create_webhook": {"name": "w", "url": "https://93.184.215.14/hook"},
     "update_webhook": {"version": 1, "enabled": False},
@@ -80,6 +90,7 @@ NOBODYS = {
     "pool_id": "pool_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "node_id": "node_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "reservation_id": "res_01kzzzzzzzzzzzzzzzzzzzzzzz",
+    "series_id": "ser_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "webhook_id": "whk_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "delivery_id": "999999",
     "gpu_id": "GPU-nobody",
@@ -138,6 +149,7 @@ async def world(http, runtime, with_client):
     reserved = await make(
         "POST", "/v1/reservations", ask(pool["id"], device()).model_dump(by_alias=True)
     )
+    series = await make("POST", "/v1/series", series_in(pool["id"]))
     nodes = await make("GET", "/v1/nodes", None)
     policy = await make(
         "POST",
@@ -154,6 +166,7 @@ async def world(http, runtime, with_client):
         "pool_id": pool["id"],
         "node_id": nodes["items"][0]["id"],
         "reservation_id": reserved["id"],
+        "series_id": series["id"],
         "webhook_id": webhook["webhook"]["id"],
         "delivery_id": "1",
         "gpu_id": "GPU-n9-0",

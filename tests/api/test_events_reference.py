@@ -17,7 +17,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 def documented():
     """Return what the reference says of each type's data."""
     text = REFERENCE.read_text("utf-8").split("## Types\n", 1)[1].split("\n## ", 1)[0]
-    return dict(re.findall(r"^\| `([a-z.]+)` \|[^|]*\|[^|]*\| ([^|]*) \|$", text, re.MULTILINE))
+    return dict(re.findall(r"^\| `([a-z._]+)` \|[^|]*\|[^|]*\| ([^|]*) \|$", text, re.MULTILINE))
 
 
 @pytest.fixture
@@ -67,6 +67,14 @@ def story(with_client, clock, runtime, reservations):
                 ask(spread.id, device("gpu.slot"), start=later, duration="4h")
             )
         assert client.defragment_pool(spread.id, {"free_gpus": True, "apply": True}).moves
+        days = {"days": ["mon"], "start": "09:00", "end": "17:00", "zone": "UTC", "count": 1}
+        client.create_series(
+            {
+                "pool_id": pool.id,
+                "devices": [{"class": "gpu"}],
+                "recurrence": {**days, "from": "2036-12-01"},
+            }
+        )
         hook = client.create_webhook({"name": "h", "url": "https://example.com/"}).webhook
         client.update_webhook(hook.id, {"version": 1, "enabled": False})
         client.delete_webhook(hook.id)
@@ -80,8 +88,8 @@ def story(with_client, clock, runtime, reservations):
         pool = await with_client(build)
         gate = Gate(runtime)
         await gate.advance()
-        for hours in (2, 4):
-            clock.advance(hours=hours)
+        for minutes in (120, 170, 70):
+            clock.advance(minutes=minutes)
             await gate.advance()
             await reservations.lifecycle.advance()
         await with_client(lambda client: finish(client, pool))

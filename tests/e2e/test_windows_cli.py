@@ -82,3 +82,29 @@ def test_when_it_could_start_is_told_and_drawn(cli, server):
     assert (said.code, "larger_than_any_node" in said.out) == (1, True)
     said = cli("reservation", "free-windows", *ask, "-k", "51")
     assert (said.code, "-k: " in said.err) == (2, True)
+
+
+def test_windows_that_come_again_are_reserved_shown_and_released(cli, server):
+    pool = server.pool("H100", "exclusive", ())
+    [line] = [line.strip() for line in GUIDE.splitlines() if "--every" in line]
+    words = line.replace("notebooks", pool.name).split()[1:]
+    said = cli(*words, "-o", "json")
+    made = said.data
+    assert (said.code, made["states"], len(made["reservations"])) == (0, {"placed": 23}, 23)
+    assert made["reservations"][0]["start"] == "2036-12-01T08:00:00Z"
+    said = cli("series", "show", made["id"])
+    assert (said.code, said.out.count("placed")) == (0, 24)
+    said = cli(*words)
+    assert (said.code, "23 of 23 windows have no room" in said.err) == (1, True)
+    said = cli("series", "release", made["id"], "--yes", "-o", "json")
+    assert said.data["states"] == {"ended": 23}
+    for wrong, flag in [
+        (("--zone", "Europe/Atlantis"), "--zone"),
+        (("--every", "someday"), "--every"),
+        (("--to", "25:00"), "--to"),
+        (("--starting", "2036-13-01"), "--starting"),
+    ]:
+        said = cli(*words, *wrong)
+        assert (said.code, f" {flag}" in said.err) == (2, True), said.err
+    said = cli("reserve", "--pool", pool.name, "--gpus", "1", "--for", "2h", "--zone", "UTC")
+    assert (said.code, "--zone: " in said.err) == (2, True)

@@ -44,7 +44,7 @@ async def test_the_clock_begins_and_ends_a_window_and_each_change_is_an_event(wo
     await world.tick(seconds=1)
     ended = await world.get(view)
     assert (ended.state, ended.reason["code"], ended.end) == ("ended", "expired", MONDAY + 2 * HOUR)
-    assert await story(world, view) == ["placed", "started", "ended"]
+    assert await story(world, view) == ["placed", "started", "ending_soon", "ended"]
     assert await world.tick(hours=1) == 0
 
 

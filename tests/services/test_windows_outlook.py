@@ -39,7 +39,7 @@ async def test_it_says_when_and_where_and_until_when(world, pool):
     [found] = await earliest(world, ask(pool.id, device(), duration="2h"))
     window = found.window
     assert (window.start, window.end, window.until) == (at(3), at(5), at(6))
-    assert (window.node, [each.gpu_id for each in window.gpus]) == ("n1", ["GPU-n1-0"])
+    assert (window.nodes, [each.gpu_id for each in window.gpus]) == (["n1"], ["GPU-n1-0"])
     assert window.gpus[0].free_from == at(7)
     assert (found.reason, found.quota) == (None, None)
     [found] = await earliest(world, ask(pool.id, device(), duration="4h"))
@@ -54,13 +54,13 @@ async def test_what_it_says_comes_true(world, pool):
 
 
 async def test_nothing_is_held_and_nothing_is_written(world, pool):
-    events = len(await world.rows("SELECT FROM events"))
+    events = len(await world.rows("SELECT id FROM events"))
     for _ in range(2):
         [found] = await earliest(world, ask(pool.id, device(), duration="2h"))
         assert found.window.start == MONDAY
     await free_windows(world, ask(pool.id, device(), duration="2h"))
-    assert await world.rows("SELECT FROM reservations") == []
-    assert len(await world.rows("SELECT FROM events")) == events
+    assert await world.rows("SELECT id FROM reservations") == []
+    assert len(await world.rows("SELECT id FROM events")) == events
     assert await world.used(pool) == {}
 
 
@@ -147,3 +147,16 @@ async def test_it_is_refused_as_creating_it_would_be(world):
         await earliest(world, ask(pool.id, device("gpu.mig"), duration="1h"))
     with pytest.raises(InvalidInputError, match="give either pool_id"):
         await earliest(world, ask(pool.id, device(), pool_ids=[pool.id]))
+
+
+async def test_a_gang_is_told_of_whole(world, pool):
+    await world.report(pool, inventory("n2", gpu("H100", 0, node="n2")))
+    await world.create(ask(pool.id, device(), duration="3h"))
+    request = ask(pool.id, device(), duration="2h", gang={"members": 2, "apart": True})
+    [found] = await earliest(world, request)
+    assert (found.window.start, sorted(found.window.nodes)) == (at(3), ["n1", "n2"])
+    assert len({each.gpu_id for each in found.window.gpus}) == 2
+    request = ask(pool.id, device(), duration="2h", gang={"members": 3})
+    [found] = await earliest(world, request)
+    assert found.window is None
+    assert found.reason["code"]

@@ -20,7 +20,7 @@ async def pool_with(world, **window):
 async def refusal(world, request):
     with pytest.raises(InvalidInputError) as caught:
         await world.create(request)
-    assert await world.rows("SELECT FROM reservations") == []
+    assert await world.rows("SELECT id FROM reservations") == []
     return caught.value
 
 

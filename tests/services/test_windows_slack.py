@@ -119,7 +119,7 @@ async def test_slack_that_is_none_is_refused_with_what_would_do(
     with pytest.raises(InvalidInputError) as caught:
         await world.create(ask(pool.id, device(), **bounds))
     assert (caught.value.field, caught.value.allowed[: len(allowed)]) == (field, allowed)
-    assert await world.rows("SELECT FROM reservations") == []
+    assert await world.rows("SELECT id FROM reservations") == []
 
 
 async def test_the_pool_still_says_for_how_long_and_how_long_before(world):

@@ -35,6 +35,7 @@ NOUNS: Final[Mapping[str, str]] = {
     "reserve": "reserve GPUs or parts of them for a window of time",
     "reservation": "show and release reservations",
     "defrag": "make room in a pool by moving the fewest reservations",
+    "series": "show and release reservations that come again",
     "quota": "show, set and explain quotas",
     "usage": "show billed GPU hours",
     "event": "list and watch what happens",

@@ -25,7 +25,7 @@ def add_earliest_arguments(parser: argparse.ArgumentParser) -> None:
     # Written out, it has a line that no terminal holds: argparse does not break up alternatives.
     parser.usage = "%(prog)s --pool POOL[,POOL] [ASK] (--for DURATION | --until T) ..."
     parser.set_defaults(name=None, key=None)
-    add_request_arguments(parser)
+    add_request_arguments(parser, recurring=False)
 
 
 def add_free_windows_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +98,8 @@ def _against(outlook: "PoolOutlook") -> Iterator[str]:
 
 def _where(window: "FreeWindow") -> str:
     gpus = list(dict.fromkeys(each.gpu_id for each in window.gpus))
-    return f"{window.node} ({', '.join(gpus)})" if gpus else window.node
+    nodes = ", ".join(window.nodes)
+    return f"{nodes} ({', '.join(gpus)})" if gpus else nodes
 
 
 def _until(window: "FreeWindow") -> str:

@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Final
 from apportion.cli.arguments import add_ask_limits, whole_number
 from apportion.cli.asking import Plan, ask_of_flags, device_request, plan_in_pools
 from apportion.cli.connection import add_server_arguments, connect, find_pool, naming
-from apportion.cli.listing import data_of
+from apportion.cli.listing import LIMIT_MAX, data_of
 from apportion.cli.output import print_data
 from apportion.cli.plan import choice_data, choice_lines
 from apportion.cli.reservation_text import LIVE, TOGETHER, reservation_lines
 from apportion.cli.selecting import GRAMMAR, parse_selector
+from apportion.cli.series import print_series
 from apportion.cli.times import TIME_GRAMMAR
-from apportion.cli.when import add_window_arguments, asked_window, start_flag
+from apportion.cli.when import (
+    SERIES_FLAGS,
+    add_window_arguments,
+    asked_recurrence,
+    asked_window,
+    start_flag,
+)
 from apportion.errors import InvalidInputError
 from apportion.planning.asks import FractionalAsk
 
@@ -65,6 +72,8 @@ examples:
   apportion reserve --pool training --gpus 1 --for 2d --select 'numaNode=0' --policy spread
   apportion reserve --pool notebooks --gpus 1 --for 2h --before 2026-12-01T18:00
   apportion reserve --pool training --gpus 8 --for 2d --gang 4 --vcpu 96
+  apportion reserve --pool notebooks --gpus 1 --every weekday --from 09:00 --to 17:00 \\
+    --zone Europe/Berlin --until 2026-12-31
   apportion reserve --pool batch-a --vcpu 16 --for 1h
 
 exit codes: 0 placed; 1 pending (the reason is printed, and it is tried again) or refused;
@@ -74,12 +83,12 @@ exit codes: 0 placed; 1 pending (the reason is printed, and it is tried again) o
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.epilog = _EXAMPLES
-    add_request_arguments(parser)
+    add_request_arguments(parser, recurring=True)
     parser.add_argument("--name", help="what it is for")
     parser.add_argument("--key", help="idempotency key: the same one never reserves twice")
 
 
-def add_request_arguments(parser: argparse.ArgumentParser) -> None:
+def add_request_arguments(parser: argparse.ArgumentParser, *, recurring: bool) -> None:
     """Add what every ask is made of: pools, pieces, a window, host resources, a place."""
     parser.add_argument(
         "--pool",
@@ -89,7 +98,7 @@ def add_request_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_ask(parser)
     add_ask_limits(parser)
-    add_window_arguments(parser)
+    add_window_arguments(parser, recurring=recurring)
     host = parser.add_argument_group("host resources, on the same node or alone")
     host.add_argument("--vcpu", metavar="N", help="virtual CPUs: 8, 0.5, 250m")
     host.add_argument("--host-memory-gib", metavar="N", help="host memory in GiB: 64, 0.5")
@@ -101,16 +110,27 @@ def run(args: argparse.Namespace) -> int:
     """Plan, reserve, print: 0 when placed, 1 when it waits or is refused."""
     with connect(args) as client:
         body, plan = asked(args, client)
+        if args.every is not None:
+            return _run_series(args, client, body)
         with naming(request_flags(args)):
             view = client.create_reservation({**body, "idempotency_key": args.key})
         _print(args, client, view, plan)
     return 1 if view.state in ("pending", "failed") else 0
 
 
+def _run_series(args: argparse.Namespace, client: "Client", body: Mapping[str, object]) -> int:
+    with naming({**request_flags(args), **SERIES_FLAGS}):
+        series = client.create_series({**body, "idempotency_key": args.key})
+        view = client.get_series(series.id, limit=LIMIT_MAX)
+    print_series(args, client, view)
+    return 0
+
+
 def asked(args: argparse.Namespace, client: "Client") -> tuple[Mapping[str, object], Plan | None]:
     """Read the flags as the body of a request, and how its pieces are met if any were asked for."""
     ask = _ask(args)
-    window, gang = asked_window(args), _gang(args)
+    window = asked_window(args) if args.every is None else {"recurrence": asked_recurrence(args)}
+    gang = _gang(args)
     selector = () if args.select is None else parse_selector(args.select, field="--select")
     pools = [find_pool(client, text, field="--pool") for text in _names(args.pool)]
     plan = None if ask is None else plan_in_pools(client, ask, pools, field=_flag(args))

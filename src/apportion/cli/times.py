@@ -42,6 +42,11 @@ def both_zones(instant: datetime) -> str:
     return f"{format_instant(whole)} ({whole.astimezone():%Y-%m-%d %H:%M:%S %Z})"
 
 
+def local_time(instant: datetime | None) -> str | None:
+    """Write an instant to the minute in this machine's zone, named, for a column of a table."""
+    return None if instant is None else f"{instant.astimezone():%a %Y-%m-%d %H:%M %Z}"
+
+
 def short_time(instant: datetime | None) -> str | None:
     """Write an instant to the second in UTC, for a column of a table."""
     return None if instant is None else format_instant(instant.replace(microsecond=0))

@@ -2,14 +2,28 @@
 
 import argparse
 from collections.abc import Mapping
+from typing import Final
 
 from apportion.cli.times import TIME_GRAMMAR, read_time
 from apportion.errors import InvalidInputError
 from apportion.quantities.windows import format_instant, parse_duration
 
+_WORKING: Final = ["mon", "tue", "wed", "thu", "fri"]
+_DAYS: Final = {"weekday": _WORKING, "day": [*_WORKING, "sat", "sun"]}
+_EVERY: Final = "--every weekday --from 09:00 --to 17:00 --zone Europe/Berlin --until 2026-12-31"
+SERIES_FLAGS: Final = {
+    "recurrence.days": "--every",
+    "recurrence.start": "--from",
+    "recurrence.end": "--to",
+    "recurrence.zone": "--zone",
+    "recurrence.from": "--starting",
+    "recurrence.until": "--until",
+    "recurrence": "--every",
+}
 
-def add_window_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--for`` or ``--until``, ``--from``, and ``--before`` with ``--after``."""
+
+def add_window_arguments(parser: argparse.ArgumentParser, *, recurring: bool) -> None:
+    """Add what says when: once, any time before an end, or again and again."""
     group = parser.add_argument_group("the window")
     length = group.add_mutually_exclusive_group(required=True)
     length.add_argument("--for", dest="duration", metavar="DURATION", help="4h, 90m, 1d12h, PT4H")
@@ -19,6 +33,26 @@ def add_window_arguments(parser: argparse.ArgumentParser) -> None:
         "--before", metavar="TIME", help="with --for: over by then, at the earliest start with room"
     )
     group.add_argument("--after", metavar="TIME", help="with --before: begun no sooner than then")
+    if recurring:
+        _add_recurrence(parser)
+    else:
+        parser.set_defaults(every=None, to=None, zone=None, starting=None)
+
+
+def _add_recurrence(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the same again and again, all of it or nothing")
+    group.add_argument(
+        "--every",
+        metavar="DAYS",
+        help="again on weekday, day, or mon,wed: --from 09:00 --to 17:00 --until 2026-12-31",
+    )
+    group.add_argument(
+        "--to", metavar="HH:MM", help="with --every: its end on each day, or the next"
+    )
+    group.add_argument("--zone", help="with --every: whose clocks, such as Europe/Berlin")
+    group.add_argument(
+        "--starting", metavar="DATE", help="with --every: from when on (default: today)"
+    )
 
 
 def asked_window(args: argparse.Namespace) -> Mapping[str, str]:
@@ -38,12 +72,35 @@ def asked_window(args: argparse.Namespace) -> Mapping[str, str]:
     return window
 
 
+def asked_recurrence(args: argparse.Namespace) -> Mapping[str, object]:
+    """Return the recurrence that ``--every`` begins."""
+    needed = {"--from": args.start, "--to": args.to, "--zone": args.zone, "--until": args.until}
+    for flag, value in needed.items():
+        if value is None:
+            raise InvalidInputError("needed beside --every", field=flag, allowed=_EVERY)
+    for flag, value in (("--before", args.before), ("--after", args.after)):
+        if value is not None:
+            raise InvalidInputError("is no part of --every", field=flag, allowed=_EVERY)
+    starting = {} if args.starting is None else {"from": args.starting}
+    return {
+        "days": _DAYS.get(args.every) or args.every.split(","),
+        "start": args.start,
+        "end": args.to,
+        "zone": args.zone,
+        "until": args.until,
+        **starting,
+    }
+
+
 def start_flag(args: argparse.Namespace) -> str:
     """Return by which flag a start came in."""
     return "--from" if args.after is None else "--after"
 
 
 def _check_together(args: argparse.Namespace) -> None:
+    for flag in ("--to", "--zone", "--starting"):
+        if getattr(args, flag[2:]) is not None:
+            raise InvalidInputError("means something only with --every", field=flag, allowed=_EVERY)
     if args.until is not None and args.start is None:
         raise InvalidInputError("needed beside an end", field="--from", allowed=TIME_GRAMMAR)
     if args.before is not None and args.duration is None:

@@ -62,6 +62,9 @@ class WindowRule(Section):
     gap: DurationOrNone = Field(
         default=timedelta(0), description="For cleaning up: free time after each holder."
     )
+    notice: DurationOrNone = Field(
+        default=timedelta(minutes=15), description="How long before an end its tenant is told."
+    )
 
 
 class Rollout(Section):

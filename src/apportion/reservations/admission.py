@@ -22,6 +22,7 @@ from apportion.reservations.schemas import (
     Quantity,
     ReservationAsk,
     ReservationCreate,
+    SeriesCreate,
 )
 
 
@@ -124,7 +125,7 @@ def candidates(request: ReservationAsk) -> list[str]:
     return named
 
 
-def request_hash(request: ReservationCreate) -> bytes:
+def request_hash(request: ReservationCreate | SeriesCreate) -> bytes:
     """Return what two requests share exactly when they ask for the same thing."""
     # What is left at its default does not count: a later version may have more to leave out.
     body = request.model_dump_json(

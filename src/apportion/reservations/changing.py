@@ -25,6 +25,14 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@dataclass(frozen=True, slots=True)
+class NewEnd:
+    """When a reservation is to end instead, and when its tenant is told that it does so soon."""
+
+    at: datetime
+    tell_at: datetime | None
+
+
 class OvertakenError(Exception):
     """What was to be dealt again ended or began meanwhile; look again."""
 
@@ -51,6 +59,7 @@ _WHY: Final = {
     "units_booked": "others have booked units of its GPU by then",
     "layout_change_scheduled": "its GPU is to be cut otherwise by then",
     "host_resources_short": "others have booked CPU or memory of its node by then",
+    "series_goes_on": "the next of its series begins by then",
     "gpu_unbookable": "it has a GPU that cannot be booked now",
 }
 
@@ -88,19 +97,20 @@ def read_end(request: ReservationUpdate, row: Row, now: datetime) -> datetime:
 
 
 async def change_end(
-    connection: Connection, caller: Caller, row: Row, end: datetime, now: datetime
+    connection: Connection, caller: Caller, row: Row, new: NewEnd, now: datetime
 ) -> None:
     """Let a locked reservation end then; ConflictError says until when it could be kept.
 
     Locks its node, then its GPUs. What has begun keeps its units; slots and shares of others that
     have not begun are dealt again where that makes way. Raises OvertakenError to look again.
     """
+    end = new.at
     if end > row["ends_at"]:
         await _make_room(connection, row, end, now)
     else:
         await bookings.end_host_at(connection, row["id"], row["ends_at"], end)
     await bookings.end_at(connection, row["id"], end)
-    parameters = {"id": row["id"], "end": end, "now": now}
+    parameters = {"id": row["id"], "end": end, "tell_at": new.tell_at, "now": now}
     await connection.execute(rows.QUERIES["end_at"], parameters)
     await append(connection, caller, now, [_event(row, end)])
 
@@ -111,6 +121,9 @@ async def _make_room(connection: Connection, row: Row, end: datetime, now: datet
     gpus = await bookings.hold_gpus_of(connection, row["id"])
     held = await bookings.on_gpus(connection, [gpu.id for gpu in gpus], now)
     blocked: list[_Blocked] = []
+    goes_on = await _series_goes_on(connection, row)
+    if goes_on is not None and goes_on < end:
+        blocked.append(_Blocked("series_goes_on", None, goes_on))
     if full_from is not None:
         blocked.append(_Blocked("host_resources_short", None, full_from))
     moves: list[Move] = []
@@ -127,6 +140,20 @@ async def _make_room(connection: Connection, row: Row, end: datetime, now: datet
         raise _in_the_way(blocked, old_end, end)
     if not await bookings.redeal(connection, moves, now):
         raise OvertakenError
+
+
+async def _series_goes_on(connection: Connection, row: Row) -> datetime | None:
+    """Return when the next of its series begins: a series is charged for one at a time."""
+    if row["series_id"] is None:
+        return None
+    parameters = {
+        "tenant_id": row["tenant_id"],
+        "series_id": row["series_id"],
+        "end": row["ends_at"],
+    }
+    cursor = await connection.execute(rows.QUERIES["series_goes_on"], parameters)
+    [found] = await cursor.fetchall()
+    return found["at"]
 
 
 def _reach(

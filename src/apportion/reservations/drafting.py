@@ -10,7 +10,7 @@ from apportion.placement import DeviceAsk
 from apportion.reservations.admission import Draft, admit, attributes_of, candidates
 from apportion.reservations.arrangement import check_exact, stored_placement
 from apportion.reservations.rights import Rights
-from apportion.reservations.schemas import DeviceRequest, ReservationAsk
+from apportion.reservations.schemas import DeviceRequest, PiecesAsk, ReservationAsk
 from apportion.reservations.windows import hold_to_pools, read_window
 
 
@@ -26,7 +26,7 @@ NOBODY = Identity("", b"")
 """Of a draft that becomes no reservation: it is only looked where it could be placed."""
 
 
-def named_pools(request: ReservationAsk) -> list[str]:
+def named_pools(request: PiecesAsk) -> list[str]:
     """Return the pools that a request names, before it is known whether it does so rightly."""
     if request.pool_id is not None:
         return [request.pool_id]

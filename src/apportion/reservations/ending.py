@@ -48,14 +48,32 @@ async def end_now(
 async def give_back(connection: Connection, ended: Sequence[Row]) -> None:
     """Give back what ended reservations were charged to the quotas that they were charged to.
 
-    Whose quota it would be by now does not matter: offers come and go while work runs.
+    Whose quota it would be by now does not matter: offers come and go while work runs. What is
+    charged for a series, its peak, the next that lives of it takes over.
     """
     amounts: dict[QuotaKey, Decimal] = {}
     for row in ended:
+        if row["series_id"] is not None and await _hand_over(connection, row):
+            continue
         for resource, amount in rows.read_charges(row["charges"]).items():
             key = (row["charged_tenant_id"], row["pool_id"], resource)
             amounts[key] = amounts.get(key, Decimal(0)) - amount
     await charge(connection, amounts)
+
+
+async def _hand_over(connection: Connection, ended: Row) -> bool:
+    """Charge the next of a series with what one that ended was; False where none is left."""
+    cursor = await connection.execute(rows.QUERIES["lock_heir"], ended)
+    heir = await cursor.fetchone()
+    if heir is None:
+        return False
+    charges = rows.read_charges(heir["charges"])
+    for resource, amount in rows.read_charges(ended["charges"]).items():
+        charges[resource] = charges.get(resource, Decimal(0)) + amount
+    shown = {resource: f"{amount:f}" for resource, amount in charges.items()}
+    parameters = {"id": heir["id"], "charges": Jsonb(shown)}
+    await connection.execute(rows.QUERIES["set_charges"], parameters)
+    return True
 
 
 async def end_those_of(

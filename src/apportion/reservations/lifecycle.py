@@ -9,6 +9,7 @@ from typing import Any, Final
 from apportion.authority.service import SYSTEM, Caller
 from apportion.events.service import Event, append
 from apportion.placement import Ask, DeviceAsk, Expression, Selector
+from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
 from apportion.reservations.ending import give_back
@@ -45,6 +46,7 @@ class Lifecycle:
         changed = await self.end_due()
         changed += await self._all(self._start)
         changed += await self._all(self._fail)
+        await self._all(self._tell)
         changed += await self.retry_pending()
         return changed + await self._reserving.advance()
 
@@ -87,6 +89,24 @@ class Lifecycle:
 
     async def _end(self, connection: Connection) -> int:
         return await self._step(connection, "due_to_end", "reservation.ended", "ended")
+
+    async def _tell(self, connection: Connection) -> int:
+        """Tell whose end is near; after the starts, so that a short window is told of as well."""
+        now = self._runtime.now()
+        parameters = {"now": now, "limit": BATCH}
+        cursor = await connection.execute(rows.QUERIES["due_to_tell"], parameters)
+        due = await cursor.fetchall()
+        events = [
+            Event(
+                "reservation.ending_soon",
+                row["tenant_id"],
+                row["id"],
+                {"pool_id": row["pool_id"], "end": format_instant(row["ends_at"])},
+            )
+            for row in due
+        ]
+        await append(connection, SYSTEM, now, events)
+        return len(due)
 
     async def _fail(self, connection: Connection) -> int:
         return await self._step(connection, "due_to_fail", "reservation.failed", "failed")

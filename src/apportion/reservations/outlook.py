@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from apportion.authority.service import Caller
-from apportion.errors import InvalidInputError
-from apportion.placement import FOREVER, GpuState, Opening, Piece, PoolIndex, Verdict
+from apportion.placement import FOREVER, GpuState, Offer, Piece, PoolIndex, Verdict
+from apportion.placement.gangs import gang_opening
 from apportion.pools.schemas import QuotaResource
 from apportion.pools.service import (
     PoolRecord,
@@ -23,6 +23,7 @@ from apportion.quantities.units import to_multirange
 from apportion.reservations.admission import Draft
 from apportion.reservations.charging import least_equivalents, with_equivalents
 from apportion.reservations.drafting import NOBODY, admitted, named_pools
+from apportion.reservations.ends import held_until
 from apportion.reservations.fleet import Fleet, instant_of, micros
 from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import (
@@ -35,7 +36,6 @@ from apportion.reservations.schemas import (
     QuotaShort,
     ReservationAsk,
 )
-from apportion.reservations.slack import held_until
 from apportion.reservations.windows import LAST
 from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
@@ -44,11 +44,20 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
+class _Room:
+    """Room from ``start`` on for any end up to ``until``: an offer for each member."""
+
+    start: int
+    until: int
+    offers: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
-    """A pool, and the first of its openings; the reason where it has none."""
+    """A pool, and where it first has room; the reason where it has none."""
 
     pool: PoolRecord
-    openings: tuple[Opening, ...]
+    rooms: tuple[_Room, ...]
     reason: Verdict | None
 
 
@@ -86,7 +95,7 @@ async def find_free_windows(
     """
     async with transaction(runtime.db) as connection:
         view = await _look(connection, runtime.now(), fleet, (caller, request), request.k)
-    found = [(each.start, at, each) for at, seen in enumerate(view.seen) for each in seen.openings]
+    found = [(each.start, at, each) for at, seen in enumerate(view.seen) for each in seen.rooms]
     found.sort(key=lambda one: one[:2])
     windows = [_window(view, view.seen[at].pool, each) for _, at, each in found[: request.k]]
     pools = [_outlook(view, seen) for seen in view.seen]
@@ -103,13 +112,6 @@ async def _look(
     caller, request = asked
     records = await find_records(connection, caller, named_pools(request))
     draft = admitted(caller, request, Rights(caller, records), NOBODY, now)
-    if draft.members > 1:
-        raise InvalidInputError(
-            "when a gang could start is not told; what each member asks for can be",
-            field="gang.members",
-            given=draft.members,
-            allowed="1, or no gang; end_before reserves a gang at its earliest start",
-        )
     pools = [records[each] for each in draft.candidates]
     quotas = await read_quotas(connection, caller.lineage, draft.candidates)
     await fleet.sync(connection, list(draft.candidates), now)
@@ -123,41 +125,59 @@ def _see(draft: Draft, pool: PoolRecord, index: PoolIndex, now: datetime, most: 
     first, last = draft.starts(now)
     start, end = draft.window(first)
     length = (held_until(end, pool) - start) // _MICROSECOND
+    bounds = micros(first), FOREVER if draft.end_before is None else micros(last), micros(now)
     policy = draft.policy_in(pool)
+    if draft.members > 1:
+        return _see_gang(draft, pool, index, length, bounds)
     openings = index.openings(
-        draft.ask,
-        length,
-        micros(now),
-        policy,
-        first=micros(first),
-        last=FOREVER if draft.end_before is None else micros(last),
+        draft.ask, length, micros(now), policy, first=bounds[0], last=bounds[1]
     )
-    found = tuple(islice(openings, most))
+    found = tuple(_Room(each.start, each.until, (each.offer,)) for each in islice(openings, most))
     if found:
         return _Seen(pool, found, None)
-    answer = index.place(draft.ask, micros(first), micros(first) + length, micros(now), policy)
+    answer = index.place(draft.ask, bounds[0], bounds[0] + length, bounds[2], policy)
     return _Seen(pool, (), answer if isinstance(answer, Verdict) else None)
+
+
+def _see_gang(
+    draft: Draft, pool: PoolRecord, index: PoolIndex, length: int, bounds: tuple[int, int, int]
+) -> _Seen:
+    """Look for the first start of a gang; later ones are not looked for."""
+    asks, apart = [draft.ask] * draft.members, draft.members_apart
+    policy = draft.policy_in(pool)
+    start = gang_opening(index, asks, length, bounds, apart=apart)
+    at = bounds[0] if start is None else start
+    answer = index.place_gang(asks, at, at + length, bounds[2], policy, apart=apart)
+    if isinstance(answer, Verdict):
+        return _Seen(pool, (), answer)
+    if start is None:  # there would be room, but not in time
+        return _Seen(pool, (), None)
+    return _Seen(pool, (_Room(start, start + length, answer),), None)
 
 
 def _outlook(view: _View, seen: _Seen) -> PoolOutlook:
     return PoolOutlook(
         pool_id=seen.pool.id,
-        window=_window(view, seen.pool, seen.openings[0]) if seen.openings else None,
+        window=_window(view, seen.pool, seen.rooms[0]) if seen.rooms else None,
         reason=None if seen.reason is None else _reason(seen.reason),
         quota=_quota_short(view, seen.pool),
     )
 
 
-def _window(view: _View, pool: PoolRecord, opening: Opening) -> FreeWindow:
-    start = instant_of(opening.start)
+def _window(view: _View, pool: PoolRecord, room: _Room) -> FreeWindow:
+    start = instant_of(room.start)
     index = view.fleet.indexes[pool.id]
     return FreeWindow(
         pool_id=pool.id,
         start=start,
         end=start + view.length,
-        until=_until(opening.until, pool),
-        node=index.nodes[opening.offer.node].name,
-        gpus=[_room(view, index.gpu(piece.gpu), piece) for piece in opening.offer.pieces],
+        until=_until(room.until, pool),
+        nodes=list(dict.fromkeys(index.nodes[offer.node].name for offer in room.offers)),
+        gpus=[
+            _room(view, index.gpu(piece.gpu), piece)
+            for offer in room.offers
+            for piece in offer.pieces
+        ],
     )
 
 
@@ -166,6 +186,7 @@ def _room(view: _View, gpu: GpuState, piece: Piece) -> GpuRoom:
     return GpuRoom.model_validate(
         {
             "gpu_id": gpu.attributes["gpuUuid"],
+            "node": gpu.attributes["node"],
             "device": piece.device,
             "class": view.draft.ask.devices[piece.device].cls,
             "units": to_multirange(piece.units),
@@ -180,7 +201,7 @@ def _until(moment: int, pool: PoolRecord) -> datetime | None:
 
 
 def _quota_short(view: _View, pool: PoolRecord) -> QuotaShort | None:
-    least = least_equivalents(view.draft.ask)
+    least = view.draft.members * least_equivalents(view.draft.ask)
     for resource, amount in with_equivalents(view.draft.amounts(), least).items():
         quota = view.quotas.get((pool.quota_tenant_id, pool.id, resource))
         if quota is not None and quota.covers(amount):

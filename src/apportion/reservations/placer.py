@@ -1,10 +1,10 @@
 """Placing a batch of drafts: plan on the pictures, let the database judge, try again what lost."""
 
-from collections.abc import Collection, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from typing import Final
 
 from psycopg.errors import ExclusionViolation, UniqueViolation
@@ -40,6 +40,20 @@ class _StaleError(Exception):
     """What was decided no longer fits what others committed meanwhile; decide again."""
 
 
+class _PartError(Exception):
+    """Of drafts that are placed all or none, some have no place."""
+
+    def __init__(self, decisions: Sequence[Decision]) -> None:
+        super().__init__()
+        self.decisions = decisions
+
+
+Prepare = Callable[[Connection], Awaitable[None]]
+"""What is written before drafts that are placed all or none."""
+_Outcome = tuple[dict[str, Decision | None], bool]
+"""What became final, and whether anything clashed with what others did."""
+
+
 @dataclass(slots=True)
 class _Try:
     """What one transaction decides, and holds in the pictures until the database has spoken."""
@@ -48,6 +62,13 @@ class _Try:
     horizon: str
     planner: Planner
     held: list[Placed] = field(default_factory=list[Placed])
+
+    def decide(self, draft: Draft) -> Decision:
+        """Decide a draft, and hold what it gets."""
+        decision = self.planner.decide(draft)
+        if isinstance(decision, Placed):
+            self.held.append(decision)
+        return decision
 
     def let_go(self, losers: Collection[str] | None = None) -> None:
         """Let go in the pictures of what some drafts hold (all of them, where none are named)."""
@@ -94,7 +115,7 @@ class Placer:
         clashes = 0
         while queue and clashes < CLASHES_MAX:
             in_turn = named in self._crowded
-            final, clashed = await self._attempt(queue, named, in_turn=in_turn)
+            final, clashed = await self._attempt(queue, partial(self._once, queue), in_turn=in_turn)
             self._note(named, in_turn=in_turn, clashed=clashed)
             decided.update(final)
             queue = [draft for draft in queue if draft.id not in final]
@@ -118,19 +139,43 @@ class Placer:
             if left:
                 self._crowded[named] = left
 
-    async def _attempt(
-        self, drafts: Sequence[Draft], named: AbstractSet[str], *, in_turn: bool
-    ) -> tuple[dict[str, Decision | None], bool]:
-        """Return what became final, and whether anything clashed with what others did."""
-        tries: list[_Try] = []
+    async def place_whole(self, drafts: Sequence[Draft], prepare: Prepare) -> list[Decision]:
+        """Place all of some new drafts, in one transaction, or none of them.
 
-        async def work(connection: Connection) -> tuple[dict[str, Decision | None], bool]:
+        Where not every decision is `Placed`, nothing was written, neither what ``prepare`` wrote.
+        """
+
+        async def once(connection: Connection, tries: list[_Try]) -> _Outcome:
+            return await self._whole(connection, drafts, prepare, tries)
+
+        for clashes in range(CLASHES_MAX):
+            try:
+                final, _ = await self._attempt(drafts, once, in_turn=clashes > 0)
+            except _PartError as part:
+                return list(part.decisions)
+            if final:
+                return [each for each in final.values() if each is not None]
+        raise ConflictError(
+            "others kept taking what was found free", hint="Ask again: what is free has changed"
+        )
+
+    async def _attempt(
+        self,
+        drafts: Sequence[Draft],
+        once: Callable[[Connection, list[_Try]], Awaitable[_Outcome]],
+        *,
+        in_turn: bool,
+    ) -> _Outcome:
+        tries: list[_Try] = []
+        named = {pool_id for draft in drafts for pool_id in draft.candidates}
+
+        async def work(connection: Connection) -> _Outcome:
             # A database retry starts over: what the last run held in the pictures is not there.
             _let_go(tries)
             if in_turn:
                 await bookings.take_turn(connection, named)
             try:
-                return await self._once(connection, drafts, named, tries)
+                return await once(connection, tries)
             except (ExclusionViolation, UniqueViolation) as clash:
                 # Re-dealt units were taken, or one idempotency key came in twice at once.
                 raise _StaleError from clash
@@ -145,15 +190,49 @@ class Placer:
             raise
 
     async def _once(
+        self, drafts: Sequence[Draft], connection: Connection, tries: list[_Try]
+    ) -> _Outcome:
+        now = self._runtime.now()
+        current = await self._look(connection, drafts, now)
+        tries.append(current)
+        fresh = await _not_there(connection, drafts)
+        decisions = _decide(current, [draft for draft in drafts if draft.id in fresh])
+        lost = await self._write(connection, decisions, now)
+        current.let_go(lost)
+        kept = [each for each in decisions if each.draft.id not in lost]
+        await self._record(connection, kept, now)
+        there = [draft.id for draft in drafts if draft.id not in fresh]
+        return dict.fromkeys(there) | {each.draft.id: each for each in kept}, bool(lost)
+
+    async def _whole(
         self,
         connection: Connection,
         drafts: Sequence[Draft],
-        named: AbstractSet[str],
+        prepare: Prepare,
         tries: list[_Try],
-    ) -> tuple[dict[str, Decision | None], bool]:
+    ) -> _Outcome:
         now = self._runtime.now()
+        current = await self._look(connection, drafts, now)
+        tries.append(current)
+        await prepare(connection)
+        decisions: list[Decision] = []
+        while rest := drafts[len(decisions) :]:
+            # What deals others' units again is written by itself: they must be there to be dealt.
+            some = _decide(current, rest)
+            if not all(isinstance(each, Placed) for each in some):
+                others = [current.decide(draft) for draft in rest[len(some) :]]
+                raise _PartError([*decisions, *some, *others])
+            if await self._write(connection, some, now):
+                raise _StaleError
+            decisions += some
+        await self._record(connection, decisions, now)
+        return {each.draft.id: each for each in decisions}, False
+
+    async def _look(self, connection: Connection, drafts: Sequence[Draft], now: datetime) -> _Try:
+        """Hold the pools of some drafts, bring their pictures up to date, and read quotas."""
         # Who may use what is read here once more, and held: the ask was admitted some time ago.
         callers = [draft.by for draft in drafts]
+        named = {pool_id for draft in drafts for pool_id in draft.candidates}
         pools, quotas = await hold_with_quotas(connection, callers, named)
         usable = {pool_id for _, pool_id in pools}
         gone = {
@@ -165,17 +244,7 @@ class Placer:
         archived = await archived_pools(connection, gone) if gone else ()
         # Before looking who is there: whoever commits after that look is read at the next sync.
         horizon = await self._fleet.sync(connection, sorted(usable), now)
-        fresh = await _not_there(connection, drafts)
-        planner = Planner(self._fleet, pools, archived, quotas, now)
-        current = _Try(self._fleet, horizon, planner)
-        tries.append(current)
-        decisions = _decide(current, [draft for draft in drafts if draft.id in fresh])
-        lost = await self._write(connection, decisions, now)
-        current.let_go(lost)
-        kept = [each for each in decisions if each.draft.id not in lost]
-        await self._record(connection, kept, now)
-        there = [draft.id for draft in drafts if draft.id not in fresh]
-        return dict.fromkeys(there) | {each.draft.id: each for each in kept}, bool(lost)
+        return _Try(self._fleet, horizon, Planner(self._fleet, pools, archived, quotas, now))
 
     async def _write(
         self, connection: Connection, decisions: Sequence[Decision], now: datetime
@@ -223,10 +292,8 @@ def _decide(current: _Try, drafts: Sequence[Draft]) -> list[Decision]:
     """
     decisions: list[Decision] = []
     for draft in drafts:
-        decision = current.planner.decide(draft)
+        decision = current.decide(draft)
         moves = isinstance(decision, Placed) and bool(decision.moves)
-        if isinstance(decision, Placed):
-            current.held.append(decision)
         if moves and decisions:
             current.let_go([draft.id])
             break

@@ -28,10 +28,11 @@ from apportion.reservations.charging import (
     slots_share,
     with_equivalents,
 )
+from apportion.reservations.ends import held_until, told_at
 from apportion.reservations.fleet import Fleet, micros
 from apportion.reservations.reasons import Gone, Reasons, Refused, Short, Waiting
 from apportion.reservations.schemas import State
-from apportion.reservations.slack import earliest_start, held_until
+from apportion.reservations.slack import earliest_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,11 @@ class Placed:
     def moves(self) -> list[Move]:
         """Who makes way for it."""
         return [move for offer in self.offers for move in offer.moves]
+
+    @property
+    def tell_end_at(self) -> datetime | None:
+        """When its tenant is told that it ends soon."""
+        return told_at(self.end, self.pool)
 
     def quota_key(self, resource: str) -> QuotaKey:
         """Return whose quota of a resource it is charged to."""
@@ -111,6 +117,8 @@ class Planner:
         self._reasons = Reasons(pools, archived, now)
         self._quotas = quotas
         self._now = now
+        self._peaks: dict[tuple[str | None, str], dict[str, Decimal]] = {}
+        """What a series is charged in a pool."""
 
     def decide(self, draft: Draft) -> Decision:
         """Choose and hold the best offer of the candidate pools, or say why there is none."""
@@ -172,8 +180,7 @@ class Planner:
             index.free(booking.gpu_id, booking.key)
         for host in placed.hosts:
             index.free_host(host.node_id, placed.draft.id)
-        for resource, amount in placed.charges.items():
-            self._quotas[placed.quota_key(resource)].used -= amount
+        self._charge(placed, -1)
 
     def _find(
         self,
@@ -189,6 +196,7 @@ class Planner:
         """
         least = with_equivalents(amounts, draft.members * least_equivalents(draft.ask))
         exact = amounts.keys().isdisjoint(("gpu.mig", "gpu.slot"))
+        least = self._added(draft, pool, least)
         if short := self._short(pool, least, exact=exact):
             return short
         offers = self._room(draft, pool, window)
@@ -197,7 +205,7 @@ class Planner:
         shares = [self._share(draft, pool, piece) for offer in offers for piece in offer.pieces]
         if exact:
             return Found(pool, offers, shares, least)
-        charges = with_equivalents(amounts, equivalents(shares))
+        charges = self._added(draft, pool, with_equivalents(amounts, equivalents(shares)))
         return self._short(pool, charges, exact=True) or Found(pool, offers, shares, charges)
 
     def _room(
@@ -282,8 +290,25 @@ class Planner:
         for host in placed.hosts:
             held = HostHeld(start, end, host.vcpu_milli, host.memory_mib)
             index.book_host(host.node_id, placed.draft.id, held)
+        self._charge(placed, 1)
+
+    def _charge(self, placed: Placed, sign: int) -> None:
+        series_id = placed.draft.series_id
         for resource, amount in placed.charges.items():
-            self._quotas[placed.quota_key(resource)].used += amount
+            self._quotas[placed.quota_key(resource)].used += sign * amount
+            if series_id is not None:
+                peak = self._peaks.setdefault((series_id, placed.pool.id), {})
+                peak[resource] = peak.get(resource, Decimal(0)) + sign * amount
+
+    def _added(
+        self, draft: Draft, pool: PoolRecord, charges: Mapping[str, Decimal]
+    ) -> Mapping[str, Decimal]:
+        """Return what a draft adds to its charges: a series is charged its peak, not its sum."""
+        if draft.series_id is None:
+            return charges
+        peak = self._peaks.get((draft.series_id, pool.id), {})
+        added = {of: amount - peak.get(of, Decimal(0)) for of, amount in charges.items()}
+        return {of: amount for of, amount in added.items() if amount > 0}
 
     def _share(self, draft: Draft, pool: PoolRecord, piece: Piece) -> Fraction:
         device = draft.ask.devices[piece.device]

@@ -3,14 +3,15 @@ INSERT INTO reservations (
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
     asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
-    series_id, priority, waits_for, reserve_at, fails_at, updated_at
+    series_id, priority, waits_for, reserve_at, fails_at, updated_at, tell_end_at
 )
 SELECT
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
     asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
     series_id, priority, waits_for, reserve_at,
-    least(pending_until, coalesce(end_before - duration, asked_start)), updated_at
+    least(pending_until, coalesce(end_before - duration, asked_start)), updated_at,
+    tell_end_at
 FROM json_to_recordset(%(rows)s::json) AS new (
     id text, tenant_id text, caller text, name text, pool_id text, candidates text[], state text,
     reason jsonb, devices jsonb, vcpu_milli bigint, memory_mib bigint, asked_start timestamptz,
@@ -18,8 +19,63 @@ FROM json_to_recordset(%(rows)s::json) AS new (
     pending_until timestamptz, charges jsonb, charged_tenant_id text,
     request_hash bytea, created_at timestamptz, placement jsonb, members integer,
     end_before timestamptz, open_ended boolean, series_id text, priority integer, waits_for text[],
-    reserve_at timestamptz, updated_at timestamptz
+    reserve_at timestamptz, updated_at timestamptz, tell_end_at timestamptz
 );
+
+-- name: insert_series
+INSERT INTO series (id, tenant_id, name, recurrence, request_hash, created_at)
+VALUES (%(id)s, %(tenant_id)s, %(name)s, %(recurrence)s, %(request_hash)s, %(now)s)
+ON CONFLICT (id) DO NOTHING
+RETURNING id;
+
+-- name: find_series
+SELECT * FROM series WHERE tenant_id = %(tenant_id)s AND id = %(id)s;
+
+-- name: hash_of_series
+SELECT request_hash FROM series WHERE id = %(id)s;
+
+-- name: states_of_series
+SELECT state, count(*)::int AS count
+FROM reservations
+WHERE tenant_id = %(tenant_id)s AND series_id = %(id)s
+GROUP BY state;
+
+-- name: of_series
+-- Their ids are in the order of their windows, and they were created at one instant.
+SELECT *
+FROM reservations
+WHERE tenant_id = %(tenant_id)s AND series_id = %(id)s
+    AND (created_at, id) > (%(created_at)s::timestamptz, %(after)s)
+ORDER BY created_at, id
+LIMIT %(limit)s;
+
+-- name: lock_series
+SELECT *
+FROM reservations
+WHERE tenant_id = %(tenant_id)s AND series_id = %(id)s
+    AND state IN ('pending', 'placed', 'active', 'ending')
+ORDER BY id
+FOR NO KEY UPDATE;
+
+-- name: lock_heir
+-- The next of a series that lives on the same quota.
+SELECT id, charges
+FROM reservations
+WHERE tenant_id = %(tenant_id)s AND series_id = %(series_id)s
+    AND pool_id = %(pool_id)s AND charged_tenant_id = %(charged_tenant_id)s
+    AND state IN ('placed', 'active', 'ending')
+ORDER BY created_at, id
+LIMIT 1
+FOR NO KEY UPDATE;
+
+-- name: set_charges
+UPDATE reservations SET charges = %(charges)s WHERE id = %(id)s;
+
+-- name: series_goes_on
+SELECT min(starts_at) AS at
+FROM reservations
+WHERE tenant_id = %(tenant_id)s AND series_id = %(series_id)s
+    AND state IN ('placed', 'active', 'ending') AND starts_at >= %(end)s;
 
 -- name: existing
 SELECT id FROM reservations WHERE id = ANY (%(ids)s);
@@ -44,13 +100,14 @@ SET state = new.state,
     pool_id = new.pool_id,
     starts_at = new.starts,
     ends_at = new.ends,
+    tell_end_at = new.told,
     charges = new.charges,
     charged_tenant_id = new.charged,
     reserved_start = new.reserved,
     updated_at = %(now)s
 FROM json_to_recordset(%(rows)s::json) AS new (
     id text, pool_id text, state text, reason jsonb, starts timestamptz, ends timestamptz,
-    charges jsonb, charged text, reserved boolean
+    told timestamptz, charges jsonb, charged text, reserved boolean
 )
 WHERE reservations.id = new.id;
 
@@ -234,7 +291,20 @@ FROM (
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS due
 WHERE reservations.id = due.id
-RETURNING reservations.id, was, tenant_id, pool_id, reason, charges, charged_tenant_id;
+RETURNING reservations.id, was, tenant_id, pool_id, series_id, reason, charges, charged_tenant_id;
+
+-- name: due_to_tell
+-- Those that end soon, once for each end: one that is moved is told of anew.
+UPDATE reservations
+SET tell_end_at = NULL
+WHERE id IN (
+    SELECT id FROM reservations
+    WHERE state = 'active' AND tell_end_at <= %(now)s AND ends_at > %(now)s
+    ORDER BY tell_end_at
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+RETURNING id, tenant_id, pool_id, ends_at;
 
 -- name: due_to_fail
 -- Waited as long as the pool allows, or the last start that was asked for has passed without room.
@@ -271,7 +341,9 @@ WHERE reservations.id = new.id
 RETURNING reservations.id, ends_at;
 
 -- name: end_at
-UPDATE reservations SET ends_at = %(end)s, updated_at = %(now)s WHERE id = %(id)s;
+UPDATE reservations
+SET ends_at = %(end)s, tell_end_at = %(tell_at)s, updated_at = %(now)s
+WHERE id = %(id)s;
 
 -- name: lock_unended
 -- What a tenant has, or waits for.

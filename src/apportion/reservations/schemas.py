@@ -12,6 +12,7 @@ from apportion.pools.schemas import Quantity as Amount
 from apportion.pools.schemas import QuotaResource, QuotaView, Sharing
 from apportion.reservations.told import PoolExplained, ReasonThen, Suggestion
 
+Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 State = Literal["pending", "placed", "active", "ending", "ended", "failed"]
 LIVE: tuple[State, ...] = ("placed", "active", "ending")
 
@@ -19,6 +20,8 @@ PIECES_MAX = 64
 """The most pieces of one device request."""
 DEVICES_MAX = 8
 """The most device requests of one reservation."""
+OCCURRENCES_MAX = 366
+"""The most windows of one series."""
 WINDOWS_MAX = 50
 """The most free windows of one answer."""
 MEMBERS_MAX = 64
@@ -105,12 +108,8 @@ class GangSpec(Schema):
     ] = False
 
 
-class ReservationAsk(Schema):
-    """An ask. Give ``pool_id``, or ``pool_ids`` to let the tightest fit among several decide.
-
-    The window is ``duration`` from now or from ``start``, or ``start`` to ``end``; or, with
-    ``end_before``, ``duration`` at the earliest start that has room and is over by then.
-    """
+class PiecesAsk(Schema):
+    """What is asked for, and of which pools: ``pool_id``, or ``pool_ids`` to let the fit decide."""
 
     name: Text | None = None
     pool_id: str | None = None
@@ -121,6 +120,15 @@ class ReservationAsk(Schema):
     resources: HostResources = Field(default_factory=HostResources)
     placement: PlacementSpec = Field(default_factory=PlacementSpec)
     gang: GangSpec | None = None
+
+
+class ReservationAsk(PiecesAsk):
+    """An ask. Give ``pool_id``, or ``pool_ids`` to let the tightest fit among several decide.
+
+    The window is ``duration`` from now or from ``start``, or ``start`` to ``end``; or, with
+    ``end_before``, ``duration`` at the earliest start that has room and is over by then.
+    """
+
     duration: str | None = None
     start: Timestamp | None = None
     end: Timestamp | None = None
@@ -148,6 +156,36 @@ class BatchPlan(View):
     gpus: int
     optimal: bool
     bound: int | None
+
+
+Clock = Annotated[
+    str,
+    Field(pattern="^(?:[01][0-9]|2[0-3]):[0-5][0-9]$", description="A time of day such as 09:00."),
+]
+Day = Annotated[str, Field(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="A date.")]
+
+
+class RecurrenceSpec(Schema):
+    """On which days of the week, from when to when by the clocks of a zone, and for how long.
+
+    An end that is not after the start is that of the next day. It goes from ``from``, today unless
+    said otherwise, to ``until``, both included, or for ``count`` windows.
+    """
+
+    days: Annotated[list[Weekday], Field(min_length=1, max_length=7)]
+    start: Clock
+    end: Clock
+    zone: Annotated[str, Field(max_length=64, description="As in Europe/Berlin.")]
+    from_: Day | None = Field(alias="from", default=None)
+    until: Day | None = None
+    count: Annotated[int, Field(strict=True, ge=1, le=OCCURRENCES_MAX)] | None = None
+
+
+class SeriesCreate(PiecesAsk):
+    """The same ask in every window of a recurrence, all of them or none."""
+
+    recurrence: RecurrenceSpec
+    idempotency_key: IdempotencyKey | None = None
 
 
 class FreeWindowsAsk(ReservationAsk):
@@ -214,12 +252,26 @@ class ReservationView(View):
     start: AwareDatetime | None
     end: AwareDatetime | None
     end_before: AwareDatetime | None
+    series_id: str | None
     pending_until: AwareDatetime
     created_at: AwareDatetime
     updated_at: AwareDatetime
     charged_tenant_id: str | None
     charges: dict[QuotaResource, Amount]
     bookings: list[BookingOut]
+
+
+class SeriesView(View):
+    """A series, how many of its reservations are in which state, and a page of them, by start."""
+
+    id: str
+    tenant_id: str
+    name: str | None
+    recurrence: RecurrenceSpec
+    created_at: AwareDatetime
+    states: dict[State, int]
+    reservations: list[ReservationView]
+    next_cursor: str | None
 
 
 class GpuRoom(View):
@@ -229,6 +281,7 @@ class GpuRoom(View):
     """
 
     gpu_id: str
+    node: str
     device: int
     class_: AtomClass = Field(alias="class")
     units: str
@@ -238,14 +291,15 @@ class GpuRoom(View):
 class FreeWindow(View):
     """A window in which an ask has room, and where; nothing is held.
 
-    It could last until ``until``: null where nothing is booked behind it.
+    It could last until ``until``: null where nothing is booked behind it. Of a gang that is not
+    looked for, and ``until`` is its end.
     """
 
     pool_id: str
     start: AwareDatetime
     end: AwareDatetime
     until: AwareDatetime | None
-    node: str
+    nodes: list[str]
     gpus: list[GpuRoom]
 
 

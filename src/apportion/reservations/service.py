@@ -21,11 +21,19 @@ from apportion.reservations.admission import (
     attributes_of,
 )
 from apportion.reservations.capacity import pool_capacity
-from apportion.reservations.changing import OvertakenError, Row, asked, change_end, read_end
+from apportion.reservations.changing import (
+    NewEnd,
+    OvertakenError,
+    Row,
+    asked,
+    change_end,
+    read_end,
+)
 from apportion.reservations.creating import Creating, Made
 from apportion.reservations.defragmenting import Defragmenter
 from apportion.reservations.demand import waiting_asks
 from apportion.reservations.ending import end_now
+from apportion.reservations.ends import told_at
 from apportion.reservations.explaining import explain, look_around, usable_pools
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.lengths import check_length
@@ -46,6 +54,7 @@ from apportion.reservations.schemas import (
     ReservationUpdate,
     ReservationView,
 )
+from apportion.reservations.series import SeriesService
 from apportion.reservations.views import show_all, show_made
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
@@ -70,6 +79,7 @@ class Reservations:
         self.placer = Placer(runtime, self.fleet)
         self.lifecycle = Lifecycle(runtime, self.fleet, self.placer)
         self.defragmenter = Defragmenter(runtime, self.placer)
+        self.series = SeriesService(runtime, self.placer)
         self._creating = Creating(runtime, self.placer, self.lifecycle.end_due)
 
     async def create(self, caller: Caller, request: ReservationCreate) -> ReservationView:
@@ -260,10 +270,10 @@ class Reservations:
                 raise OvertakenError
             now = self._runtime.now()
             end = read_end(request, row, now)
-            _check_change(caller, pools, row, (end, asked(request)))
+            pool = _check_change(caller, pools, row, (end, asked(request)))
             sooner = end < row["ends_at"]
             if end != row["ends_at"]:
-                await change_end(connection, caller, row, end, now)
+                await change_end(connection, caller, row, NewEnd(end, told_at(end, pool)), now)
             row = await _find(connection, caller, reservation_id, "find")
             return (await show_all(connection, [row]))[0]
 
@@ -287,8 +297,8 @@ def _check_change(
     pools: Mapping[str, PoolRecord],
     row: Row,
     wanted: tuple[datetime, Mapping[str, Any]],
-) -> None:
-    """Refuse what access policies do not allow, nor the pool's, nor a pool that went."""
+) -> PoolRecord:
+    """Refuse what access policies do not allow, nor the pool's, nor a pool that went; return it."""
     end, given = wanted
     pool = pools.get(row["pool_id"])
     if pool is None:
@@ -301,6 +311,7 @@ def _check_change(
     attributes = attributes_of(draft.ask, end - row["starts_at"], members=draft.members)
     check_update(caller, pool, attributes, longer=end > row["ends_at"])
     check_length(pool, end - row["starts_at"], **given)
+    return pool
 
 
 async def _find(

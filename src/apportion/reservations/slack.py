@@ -7,13 +7,8 @@ from apportion.placement import PoolIndex
 from apportion.placement.gangs import gang_opening
 from apportion.pools.service import PoolRecord
 from apportion.reservations.admission import Draft
+from apportion.reservations.ends import held_until
 from apportion.reservations.fleet import Fleet, instant_of, micros
-from apportion.reservations.windows import LAST
-
-
-def held_until(end: datetime, pool: PoolRecord) -> datetime:
-    """Return when others can have what is free at an end; the calendar has a last day."""
-    return end + min(pool.policy.window.gap, LAST - end)
 
 
 def earliest_start(

@@ -47,6 +47,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
         start=row["starts_at"] or row["asked_start"],
         end=row["ends_at"] or row["asked_end"],
         end_before=row["end_before"],
+        series_id=row["series_id"],
         pending_until=row["pending_until"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],

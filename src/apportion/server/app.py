@@ -21,6 +21,7 @@ from apportion.partitions import api as partitions
 from apportion.pools import api as pools
 from apportion.pools import quotas_api as quotas
 from apportion.reservations import api as reservations_api
+from apportion.reservations import series_api
 from apportion.reservations.service import Reservations
 from apportion.server import health, openapi
 from apportion.server.allowed import Allowed
@@ -67,7 +68,7 @@ def create_app(
     app.state.webhook_networks = webhook_networks
     # Routes are tried in this order: what is asked most comes first.
     machines = (pools, quotas, nodes, partitions)
-    rooms = (reservations_api, tenants, *machines, metering, events, webhooks)
+    rooms = (reservations_api, series_api, tenants, *machines, metering, events, webhooks)
     routers = [*(each.router for each in rooms), health.router(ready)]
     for router in routers:
         app.include_router(router)

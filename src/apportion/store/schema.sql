@@ -369,6 +369,18 @@ CREATE INDEX atoms_pool ON atoms (pool_id, id) WHERE retired_at IS NULL;
 -- charged_tenant_id is whose quota it is charged to while it lives: its own, or that of the ancestor to
 -- which the pool is offered.
 -- The life: pending -> placed -> active -> ending -> ended, or failed; reason says why it is where it is.
+CREATE TABLE series (
+    id text NOT NULL,
+    tenant_id text NOT NULL,
+    name text,
+    recurrence jsonb NOT NULL,
+    request_hash bytea NOT NULL,
+    created_at timestamptz NOT NULL,
+    CONSTRAINT series_pkey PRIMARY KEY (id),
+    CONSTRAINT series_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT series_recurrence_is_object CHECK (jsonb_typeof(recurrence) = 'object')
+);
+
 CREATE TABLE reservations (
     id text NOT NULL,
     tenant_id text NOT NULL,
@@ -398,7 +410,7 @@ CREATE TABLE reservations (
     open_ended boolean NOT NULL DEFAULT false,
     series_id text,
     priority integer NOT NULL DEFAULT 0,
-    end_told timestamptz,
+    tell_end_at timestamptz,
     waits_for text[] NOT NULL DEFAULT '{}',
     waits_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     fails_at timestamptz,
@@ -407,6 +419,7 @@ CREATE TABLE reservations (
     CONSTRAINT reservations_pkey PRIMARY KEY (id),
     CONSTRAINT reservations_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT reservations_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
+    CONSTRAINT reservations_series_fkey FOREIGN KEY (series_id) REFERENCES series (id),
     CONSTRAINT reservations_state_known CHECK (
         state IN ('pending', 'placed', 'active', 'ending', 'ended', 'failed')
     ),
@@ -456,6 +469,8 @@ CREATE INDEX reservations_reserved ON reservations (pool_id, starts_at)
 CREATE INDEX reservations_to_fail ON reservations (fails_at) WHERE state = 'pending';
 CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
 CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');
+CREATE INDEX reservations_to_tell ON reservations (tell_end_at)
+    WHERE state = 'active' AND tell_end_at IS NOT NULL;
 CREATE INDEX reservations_live_by_pool ON reservations (pool_id, charged_tenant_id, id)
     WHERE state IN ('placed', 'active', 'ending');
 

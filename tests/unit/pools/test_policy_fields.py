@@ -111,7 +111,13 @@ BAD = [
     ("mps", {"shares": 99}, "shares", 99, "100 to 100"),
     ("mig", {"replicas": 4}, "replicas", 4, "no replicas here"),
     ("exclusive", {"shares": 100}, "shares", 100, "no shares here"),
-    ("mig", {"window": []}, "window", [], "an object with minimum, maximum, step, lead, gap"),
+    (
+        "mig",
+        {"window": []},
+        "window",
+        [],
+        "an object with minimum, maximum, step, lead, gap, notice",
+    ),
     (
         "mig",
         {"window": {"minimum": "0s"}},
@@ -139,7 +145,7 @@ BAD = [
         {"window": {"minutes": "1h"}},
         "window.minutes",
         "1h",
-        "minimum, maximum, step, lead, gap",
+        "minimum, maximum, step, lead, gap, notice",
     ),
     (
         "mig",

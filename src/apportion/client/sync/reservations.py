@@ -24,6 +24,8 @@ from apportion.reservations.schemas import (
     ReservationExplained,
     ReservationUpdate,
     ReservationView,
+    SeriesCreate,
+    SeriesView,
     State,
 )
 
@@ -108,6 +110,21 @@ class Reservations(Asking):
         """Plan the fewest moves that make room in a pool, or make them."""
         path = path_of("pools", pool_id, "defragmentation")
         return self._send("POST", path, Defragmented, body_of(request))
+
+    def create_series(self, request: SeriesCreate | Document) -> SeriesView:
+        """Reserve every window of a recurrence, all or none."""
+        return self._send("POST", path_of("series"), SeriesView, keyed(request))
+
+    def get_series(
+        self, series_id: str, *, limit: int = 100, cursor: str | None = None
+    ) -> SeriesView:
+        """Show a series and its reservations, by start, in pages."""
+        query: Query = {"limit": limit, "cursor": cursor}
+        return self._send("GET", path_of("series", series_id), SeriesView, query=query)
+
+    def release_series(self, series_id: str) -> SeriesView:
+        """End what of a series lives, and cancel what is still to come."""
+        return self._send("POST", path_of("series", series_id, "release"), SeriesView)
 
     def explain_quota(
         self,

@@ -1,0 +1,79 @@
+"""`apportion series`: reservations that come again; `reserve --every` makes them."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from apportion.cli.confirming import add_yes_argument, is_confirmed
+from apportion.cli.connection import PoolNames, add_server_arguments, connect, naming
+from apportion.cli.listing import LIMIT_MAX, data_of
+from apportion.cli.output import print_data, table
+from apportion.cli.times import local_time
+
+if TYPE_CHECKING:
+    from apportion.client import Client
+    from apportion.reservations.schemas import ReservationView, SeriesView
+
+_EXAMPLES: Final = """\
+examples:
+  apportion series show ser_01k...
+  apportion series release ser_01k... --yes"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `show` and `release`."""
+    parser.epilog = _EXAMPLES
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="show|release")
+    show = verbs.add_parser("show", help="show its windows, and where each is", epilog=_EXAMPLES)
+    release = verbs.add_parser(
+        "release", help="end what lives of it, and cancel what is to come", epilog=_EXAMPLES
+    )
+    add_yes_argument(release)
+    for verb in (show, release):
+        verb.add_argument("id", metavar="ID", help="its id")
+        add_server_arguments(verb)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what the verb says; 0, or the server's refusal."""
+    with connect(args) as client, naming({"series_id": "ID"}):
+        if args.verb == "release":
+            if not args.yes and not is_confirmed(args, f"End all of series {args.id} now?"):
+                return 1
+            client.release_series(args.id)
+        print_series(args, client, client.get_series(args.id, limit=LIMIT_MAX))
+    return 0
+
+
+def print_series(args: argparse.Namespace, client: "Client", view: "SeriesView") -> None:
+    """Print a series with all of its reservations."""
+    if args.output != "table":
+        print_data(data_of(view), args.output)
+        return
+    spec, states = view.recurrence, view.states
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    lines = [
+        f"{view.id} {view.name or ''}".rstrip() + f": {counts}",
+        f"  {', '.join(spec.days)} from {spec.start} to {spec.end} in {spec.zone}",
+        "",
+        _table(view.reservations, PoolNames(client)),
+        "",
+        "Next:",
+        f"  apportion series show {view.id}",
+        f"  apportion series release {view.id}",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _table(reservations: "list[ReservationView]", names: PoolNames) -> str:
+    rows = [
+        (
+            each.id,
+            each.state,
+            names.name(each.pool_id),
+            local_time(each.start),
+            local_time(each.end),
+        )
+        for each in reservations
+    ]
+    return table(("id", "state", "pool", "from", "until"), rows)

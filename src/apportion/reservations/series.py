@@ -1,0 +1,223 @@
+"""Series: the same ask in every window of a recurrence, placed all together or not at all."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from psycopg.types.json import Jsonb
+
+from apportion.authority.service import Caller
+from apportion.errors import ApportionError, ConflictError, NotFoundError
+from apportion.events.service import Event, append
+from apportion.pools.service import find_records
+from apportion.quantities.ids import derive_id
+from apportion.quantities.windows import format_instant
+from apportion.reservations import rows
+from apportion.reservations.admission import Draft, request_hash
+from apportion.reservations.drafting import Identity, admitted, named_pools
+from apportion.reservations.ending import end_now
+from apportion.reservations.placer import Placer
+from apportion.reservations.plan import Decision
+from apportion.reservations.reasons import Gone, Refused, Waiting
+from apportion.reservations.recurring import asks_of, read_recurrence
+from apportion.reservations.rights import Rights
+from apportion.reservations.schemas import ReservationAsk, SeriesCreate, SeriesView
+from apportion.reservations.views import show_all
+from apportion.store.connections import Connection, retrying, transaction
+from apportion.store.runtime import Runtime
+
+MISFITS_MAX: Final = 50
+"""The most windows that a refusal names."""
+
+
+class _ThereError(Exception):
+    """A series of this id is there already."""
+
+
+class SeriesService:
+    """Series on one runtime."""
+
+    def __init__(self, runtime: Runtime, placer: Placer) -> None:
+        self._runtime = runtime
+        self._placer = placer
+
+    async def create(self, caller: Caller, request: SeriesCreate) -> str:
+        """Place every window of a series, and return its id; a retry with the key gets the same.
+
+        Raises InvalidInputError, NotFoundError, ForbiddenError, QuotaExceededError, ConflictError:
+        some windows have no room, and then none is kept; or the key was used for another series.
+        """
+        series_id, own_hash = self._id_of(caller, request), request_hash(request)
+        if request.idempotency_key is not None and await self._is_there(series_id, own_hash):
+            return series_id
+        drafts = await self._drafts(caller, request, Identity(series_id, own_hash))
+
+        async def prepare(connection: Connection) -> None:
+            await self._insert(connection, caller, request, drafts)
+
+        try:
+            decisions = await self._placer.place_whole(drafts, prepare)
+        except _ThereError:
+            await self._is_there(series_id, own_hash)
+            return series_id
+        _check_whole(decisions)
+        return series_id
+
+    async def get(
+        self, caller: Caller, series_id: str, *, after: str = "", limit: int = 100
+    ) -> tuple[SeriesView, bool]:
+        """Return a series with reservations after one of them, and whether there are more."""
+        async with transaction(self._runtime.db) as connection:
+            row = await _find(connection, caller, series_id)
+            own = {"tenant_id": caller.tenant_id, "id": series_id}
+            cursor = await connection.execute(rows.QUERIES["states_of_series"], own)
+            states = {each["state"]: each["count"] for each in await cursor.fetchall()}
+            page = {"created_at": row["created_at"], "after": after, "limit": limit + 1}
+            cursor = await connection.execute(rows.QUERIES["of_series"], {**own, **page})
+            found = await cursor.fetchall()
+            shown = await show_all(connection, found[:limit])
+        more = len(found) > limit
+        view = SeriesView.model_validate(
+            {
+                **{name: row[name] for name in ("id", "tenant_id", "name", "created_at")},
+                "recurrence": row["recurrence"],
+                "states": states,
+                "reservations": shown,
+                "next_cursor": None,
+            }
+        )
+        return view, more
+
+    async def release(self, caller: Caller, series_id: str) -> bool:
+        """End what of a series lives, and cancel what is still to come; tells if anything was."""
+
+        async def work(connection: Connection) -> bool:
+            await _find(connection, caller, series_id)
+            own = {"tenant_id": caller.tenant_id, "id": series_id}
+            cursor = await connection.execute(rows.QUERIES["lock_series"], own)
+            found = await cursor.fetchall()
+            now = self._runtime.now()
+            await end_now(connection, caller, found, now, f"by {caller.actor}, with its series")
+            return bool(found)
+
+        return await retrying(self._runtime.db, work)
+
+    def _id_of(self, caller: Caller, request: SeriesCreate) -> str:
+        if request.idempotency_key is None:
+            return self._runtime.new_id("ser")
+        return derive_id("ser", caller.tenant_id, caller.actor, request.idempotency_key)
+
+    async def _is_there(self, series_id: str, own_hash: bytes) -> bool:
+        """Tell whether the series is there; ConflictError where it was asked for otherwise."""
+        async with transaction(self._runtime.db) as connection:
+            cursor = await connection.execute(rows.QUERIES["hash_of_series"], {"id": series_id})
+            row = await cursor.fetchone()
+        if row is not None and bytes(row["request_hash"]) != own_hash:
+            raise ConflictError(
+                "this key was used for another series",
+                field="idempotency_key",
+                details={"series_id": series_id},
+            )
+        return row is not None
+
+    async def _drafts(
+        self, caller: Caller, request: SeriesCreate, identity: Identity
+    ) -> list[Draft]:
+        now = self._runtime.now()
+        windows = read_recurrence(request.recurrence, now)
+        async with transaction(self._runtime.db) as connection:
+            pools = await find_records(connection, caller, named_pools(request))
+        rights = Rights(caller, pools)
+        # In the order of their windows, so that a list by id is one by time.
+        ids = sorted(self._runtime.new_id("res") for _ in windows)
+        return [
+            replace(
+                _admitted(caller, ask, rights, Identity(own_id, identity.request_hash), now),
+                series_id=identity.id,
+            )
+            for own_id, ask in zip(ids, asks_of(request, windows), strict=True)
+        ]
+
+    async def _insert(
+        self,
+        connection: Connection,
+        caller: Caller,
+        request: SeriesCreate,
+        drafts: Sequence[Draft],
+    ) -> None:
+        first, last = drafts[0], drafts[-1]
+        parameters = {
+            "id": first.series_id,
+            "tenant_id": caller.tenant_id,
+            "name": request.name,
+            "recurrence": Jsonb(request.recurrence.model_dump(by_alias=True)),
+            "request_hash": first.request_hash,
+            "now": first.created_at,
+        }
+        cursor = await connection.execute(rows.QUERIES["insert_series"], parameters)
+        if await cursor.fetchone() is None:
+            raise _ThereError
+        told = {
+            "name": request.name,
+            "reservations": len(drafts),
+            "start": _text(first.asked_start),
+            "end": _text(last.asked_end),
+        }
+        event = Event("series.created", caller.tenant_id, str(first.series_id), told, after=told)
+        await append(connection, caller, self._runtime.now(), [event])
+
+
+def _admitted(
+    caller: Caller, ask: ReservationAsk, rights: Rights, identity: Identity, now: datetime
+) -> Draft:
+    """Admit one window of a series; a refusal says which."""
+    try:
+        return admitted(caller, ask, rights, identity, now)
+    except ApportionError as error:
+        if error.field in ("start", "end"):
+            error.message = f"in the window from {ask.start} to {ask.end}: {error.message}"
+            error.field = "recurrence"
+        raise
+
+
+def _check_whole(decisions: Collection[Decision]) -> None:
+    """Refuse a series of which some windows have no place, and name those."""
+    for each in decisions:
+        if isinstance(each, Refused):
+            raise each.error
+    misfits = [each for each in decisions if isinstance(each, Waiting | Gone)]
+    if not misfits:
+        return
+    raise ConflictError(
+        f"{len(misfits)} of {len(decisions)} windows have no room, so none is kept",
+        field="recurrence",
+        hint="Ask for another time, or for less; `reservation earliest` tells when one could start",
+        details={
+            "windows": len(decisions),
+            "without_room": len(misfits),
+            "occurrences": [_misfit(each) for each in misfits[:MISFITS_MAX]],
+        },
+    )
+
+
+def _text(instant: datetime | None) -> str | None:
+    return None if instant is None else format_instant(instant)
+
+
+def _misfit(decision: Waiting | Gone) -> Mapping[str, object]:
+    draft, reason = decision.draft, decision.reason
+    return {
+        "start": _text(draft.asked_start),
+        "end": _text(draft.asked_end),
+        **{key: reason[key] for key in ("code", "message", "nodes", "reasons") if key in reason},
+    }
+
+
+async def _find(connection: Connection, caller: Caller, series_id: str) -> Mapping[str, Any]:
+    own = {"tenant_id": caller.tenant_id, "id": series_id}
+    cursor = await connection.execute(rows.QUERIES["find_series"], own)
+    row = await cursor.fetchone()
+    if row is None:
+        raise NotFoundError("no such series", field="series_id", given=series_id)
+    return row
