@@ -23,7 +23,7 @@ from apportion.quantities.units import to_multirange
 from apportion.quantities.windows import format_instant, parse_duration
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
-from apportion.reservations.changing import change_end
+from apportion.reservations.changing import NewEnd, change_end
 from apportion.reservations.fleet import Fleet, instant_of, micros
 from apportion.reservations.lifecycle import draft_of
 from apportion.reservations.placer import Placer
@@ -177,7 +177,8 @@ class Defragmenter:
         for reservation_id in successors:
             row = locked[reservation_id]
             [start] = {each.start for each in placed if each.draft.id == successors[reservation_id]}
-            await change_end(connection, caller, row, start, now)
+            # It goes on elsewhere: nobody is told that it ends.
+            await change_end(connection, caller, row, NewEnd(start, None), now)
         await bookings.finish(connection, kept, now)
         hosts = [host for each in placed for host in each.hosts]
         wanted = [booking for each in placed for booking in each.bookings]
