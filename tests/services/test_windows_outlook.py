@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from apportion.errors import InvalidInputError, NotFoundError
-from apportion.reservations.schemas import FreeWindowsAsk
+from apportion.reservations.window_schemas import FreeWindowsAsk
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio

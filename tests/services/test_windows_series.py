@@ -11,7 +11,8 @@ from apportion.errors import (
     NotFoundError,
     QuotaExceededError,
 )
-from apportion.reservations.schemas import ReservationUpdate, SeriesCreate
+from apportion.reservations.schemas import ReservationUpdate
+from apportion.reservations.window_schemas import SeriesCreate
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from apportion.cli.times import both_zones, can_draw_windows, lane
 
 if TYPE_CHECKING:
     from apportion.client import Client
-    from apportion.reservations.schemas import FreeWindow, PoolOutlook
+    from apportion.reservations.window_schemas import FreeWindow, PoolOutlook
 
 _WINDOWS: Final = 5
 

@@ -12,7 +12,8 @@ from apportion.cli.times import local_time
 
 if TYPE_CHECKING:
     from apportion.client import Client
-    from apportion.reservations.schemas import ReservationView, SeriesView
+    from apportion.reservations.schemas import ReservationView
+    from apportion.reservations.window_schemas import SeriesView
 
 _EXAMPLES: Final = """\
 examples:

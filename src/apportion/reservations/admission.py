@@ -22,8 +22,8 @@ from apportion.reservations.schemas import (
     Quantity,
     ReservationAsk,
     ReservationCreate,
-    SeriesCreate,
 )
+from apportion.reservations.window_schemas import SeriesCreate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,6 @@ from apportion.reservations.schemas import (
     BatchPlan,
     Defragmentation,
     Defragmented,
-    FreeWindows,
-    FreeWindowsAsk,
-    Outlook,
     PoolCapacity,
     QuotaExplained,
     ReservationAsk,
@@ -31,6 +28,7 @@ from apportion.reservations.schemas import (
     State,
 )
 from apportion.reservations.service import Reservations
+from apportion.reservations.window_schemas import FreeWindows, FreeWindowsAsk, Outlook
 
 router = APIRouter(route_class=Door, tags=["reservations"])
 

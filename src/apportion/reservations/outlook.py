@@ -26,7 +26,8 @@ from apportion.reservations.drafting import NOBODY, admitted, named_pools
 from apportion.reservations.ends import held_until
 from apportion.reservations.fleet import Fleet, instant_of, micros
 from apportion.reservations.rights import Rights
-from apportion.reservations.schemas import (
+from apportion.reservations.schemas import ReservationAsk
+from apportion.reservations.window_schemas import (
     FreeWindow,
     FreeWindows,
     FreeWindowsAsk,
@@ -34,7 +35,6 @@ from apportion.reservations.schemas import (
     Outlook,
     PoolOutlook,
     QuotaShort,
-    ReservationAsk,
 )
 from apportion.reservations.windows import LAST
 from apportion.store.connections import Connection, transaction

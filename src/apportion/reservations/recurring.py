@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from apportion.errors import InvalidInputError
 from apportion.quantities.recurrence import Recurrence
 from apportion.quantities.windows import format_instant
-from apportion.reservations.schemas import (
+from apportion.reservations.schemas import ReservationAsk
+from apportion.reservations.window_schemas import (
     OCCURRENCES_MAX,
     RecurrenceSpec,
-    ReservationAsk,
     SeriesCreate,
     Weekday,
 )

@@ -22,8 +22,9 @@ from apportion.reservations.plan import Decision
 from apportion.reservations.reasons import Gone, Refused, Waiting
 from apportion.reservations.recurring import asks_of, read_recurrence
 from apportion.reservations.rights import Rights
-from apportion.reservations.schemas import ReservationAsk, SeriesCreate, SeriesView
+from apportion.reservations.schemas import ReservationAsk
 from apportion.reservations.views import show_all
+from apportion.reservations.window_schemas import SeriesCreate, SeriesView
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 

@@ -9,8 +9,8 @@ from apportion.doors.idempotency import KeyHeader, one_key
 from apportion.doors.paging import Cursor, Limit, decode_cursor, encode_cursor
 from apportion.doors.route import Door, TheCaller
 from apportion.reservations.api import TheReservations
-from apportion.reservations.schemas import SeriesCreate, SeriesView
 from apportion.reservations.service import Reservations
+from apportion.reservations.window_schemas import SeriesCreate, SeriesView
 
 router = APIRouter(route_class=Door, tags=["reservations"])
 

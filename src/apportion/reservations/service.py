@@ -44,9 +44,6 @@ from apportion.reservations.rights import check_update
 from apportion.reservations.schemas import (
     LIVE,
     BatchPlan,
-    FreeWindows,
-    FreeWindowsAsk,
-    Outlook,
     PoolCapacity,
     ReservationAsk,
     ReservationCreate,
@@ -56,6 +53,7 @@ from apportion.reservations.schemas import (
 )
 from apportion.reservations.series import SeriesService
 from apportion.reservations.views import show_all, show_made
+from apportion.reservations.window_schemas import FreeWindows, FreeWindowsAsk, Outlook
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 

@@ -13,9 +13,6 @@ from apportion.pools.schemas import QuotaResource
 from apportion.reservations.schemas import (
     Defragmentation,
     Defragmented,
-    FreeWindows,
-    FreeWindowsAsk,
-    Outlook,
     PoolCapacity,
     QuotaExplained,
     ReservationAsk,
@@ -23,9 +20,14 @@ from apportion.reservations.schemas import (
     ReservationExplained,
     ReservationUpdate,
     ReservationView,
+    State,
+)
+from apportion.reservations.window_schemas import (
+    FreeWindows,
+    FreeWindowsAsk,
+    Outlook,
     SeriesCreate,
     SeriesView,
-    State,
 )
 
 
