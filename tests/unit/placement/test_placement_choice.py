@@ -251,3 +251,19 @@ def test_a_picture_that_holds_more_than_there_is_gives_no_offer_and_no_error():
 def test_an_empty_pool_says_so():
     verdict = place(PoolIndex(), slots(1))
     assert (verdict.code, verdict.message) == ("pool_empty", "the pool has no nodes")
+
+
+@pytest.mark.parametrize("wanted", range(1, 9))
+def test_one_piece_lies_on_the_very_gpu_that_its_selector_names(wanted):
+    index = pool(*(node(at, *(gpu(4 * at + each) for each in range(1, 5))) for at in range(2)))
+    [piece] = place(index, slots(1, 1, one_of("gpuIndex", str(wanted)))).pieces
+    assert piece.gpu == wanted
+
+
+@pytest.mark.parametrize("wanted", range(3))
+def test_one_instance_is_the_very_one_that_its_selector_names(wanted):
+    index = pool(node(1, mig(1, "1g", "1g", "1g")))
+    [piece] = place(
+        index, DeviceAsk("gpu.mig", selector=Selector((one_of("giId", str(wanted)),)))
+    ).pieces
+    assert piece.units == 1 << wanted
