@@ -209,6 +209,7 @@ BROKEN = {
         ({"id": "res_2", "members": 0}, "reservations_members_counted"),
         ({"id": "res_2", "members": 65}, "reservations_members_counted"),
         ({"id": "res_2", "placement": "[]"}, "reservations_placement_is_object"),
+        ({"id": "res_2", "topology": "{}"}, "reservations_topology_scored"),
         ({"id": "res_2", "devices": "[]"}, "reservations_asks_for_something"),
         ({"id": "res_2", "vcpu_milli": -1}, "reservations_host_not_negative"),
         ({"id": "res_2", "candidates": ["pool_9"], "pool_id": "pool_9"}, "reservations_pool_fkey"),

@@ -82,6 +82,15 @@ def _asked(view: "ReservationView") -> Iterator[str]:
     yield from _where(view)
 
 
+_LINKS: Final = {
+    "same_gpu": "one GPU",
+    "nvlink": "NVLink",
+    "pcie": "a PCIe root complex",
+    "numa": "a NUMA node",
+    "node": "the machine only",
+}
+
+
 def _where(view: "ReservationView") -> Iterator[str]:
     if view.gang is not None:
         apart = ", each on a node of its own" if view.gang.apart else ""
@@ -92,6 +101,8 @@ def _where(view: "ReservationView") -> Iterator[str]:
         yield "each piece on a GPU of its own"
     if view.placement.policy is not None:
         yield f"placed by {view.placement.policy}"
+    if view.topology is not None:
+        yield f"its GPUs share {_LINKS[view.topology.link]} ({view.topology.score} of 4)"
 
 
 def device_text(device: Mapping[str, Any]) -> str:

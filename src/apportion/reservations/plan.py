@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from apportion.bookings.service import BookingView, NewBooking, NewHostBooking
-from apportion.placement import Held, Move, Offer, Piece, Verdict
+from apportion.placement import Held, Move, Offer, Piece, Topology, Verdict
 from apportion.placement.cost import cost
 from apportion.placement.search import is_free
 from apportion.placement.state import HostHeld
@@ -41,7 +41,8 @@ class Placed:
 
     ``offers`` has one for each member, in whose order the pieces are numbered; ``hosts`` one for
     each node, with what the members there take together. ``at`` is the instant at which this was
-    decided, as in all decisions.
+    decided, as in all decisions. ``topology`` is that of the member whose pieces reach each other
+    worst; None where no member has several.
     """
 
     draft: Draft
@@ -54,6 +55,7 @@ class Placed:
     shown: tuple[BookingView, ...]
     hosts: tuple[NewHostBooking, ...]
     charges: Mapping[str, Decimal]
+    topology: Topology | None
 
     @property
     def state(self) -> State:
@@ -257,10 +259,26 @@ class Planner:
         hosts = _hosts(draft, found.offers, window)
         shown = tuple(map(self._shown, pieces))
         placed = Placed(
-            draft, self._now, pool, found.offers, start, end, pieces, shown, hosts, found.charges
+            draft=draft,
+            at=self._now,
+            pool=pool,
+            offers=found.offers,
+            start=start,
+            end=end,
+            bookings=pieces,
+            shown=shown,
+            hosts=hosts,
+            charges=found.charges,
+            topology=self._topology(found),
         )
         self._hold(placed)
         return placed
+
+    def _topology(self, found: Found) -> Topology | None:
+        index = self._fleet.indexes[found.pool.id]
+        several = (offer for offer in found.offers if len(offer.pieces) > 1)
+        scores = (index.topology([piece.gpu for piece in offer.pieces]) for offer in several)
+        return min(scores, key=lambda each: each.score, default=None)
 
     def _shown(self, booking: NewBooking) -> BookingView:
         """Return a booking as it is shown: what is decided is told without reading it back."""

@@ -3,7 +3,8 @@ INSERT INTO reservations (
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
     asked_start, asked_end, duration, starts_at, ends_at, pending_until, charges,
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
-    series_id, priority, waits_for, reserve_at, fails_at, updated_at, tell_end_at
+    series_id, priority, waits_for, reserve_at, fails_at, updated_at, tell_end_at,
+    topology
 )
 SELECT
     id, tenant_id, caller, name, pool_id, candidates, state, reason, devices, vcpu_milli, memory_mib,
@@ -11,7 +12,7 @@ SELECT
     charged_tenant_id, request_hash, created_at, placement, members, end_before, open_ended,
     series_id, priority, waits_for, reserve_at,
     least(pending_until, coalesce(end_before - duration, asked_start)), updated_at,
-    tell_end_at
+    tell_end_at, topology
 FROM json_to_recordset(%(rows)s::json) AS new (
     id text, tenant_id text, caller text, name text, pool_id text, candidates text[], state text,
     reason jsonb, devices jsonb, vcpu_milli bigint, memory_mib bigint, asked_start timestamptz,
@@ -19,7 +20,7 @@ FROM json_to_recordset(%(rows)s::json) AS new (
     pending_until timestamptz, charges jsonb, charged_tenant_id text,
     request_hash bytea, created_at timestamptz, placement jsonb, members integer,
     end_before timestamptz, open_ended boolean, series_id text, priority integer, waits_for text[],
-    reserve_at timestamptz, updated_at timestamptz, tell_end_at timestamptz
+    reserve_at timestamptz, updated_at timestamptz, tell_end_at timestamptz, topology jsonb
 );
 
 -- name: insert_series
@@ -104,10 +105,11 @@ SET state = new.state,
     charges = new.charges,
     charged_tenant_id = new.charged,
     reserved_start = new.reserved,
+    topology = new.topology,
     updated_at = %(now)s
 FROM json_to_recordset(%(rows)s::json) AS new (
     id text, pool_id text, state text, reason jsonb, starts timestamptz, ends timestamptz,
-    told timestamptz, charges jsonb, charged text, reserved boolean
+    told timestamptz, charges jsonb, charged text, reserved boolean, topology jsonb
 )
 WHERE reservations.id = new.id;
 

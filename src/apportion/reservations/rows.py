@@ -42,6 +42,7 @@ register(
         "reservations_slack_has_length",
         "reservations_members_counted",
         "reservations_placement_is_object",
+        "reservations_topology_scored",
         "reservations_waiting_ends",
         "reservations_series_fkey",
         "series_recurrence_is_object",
@@ -123,6 +124,7 @@ def _found(placed: Placed) -> dict[str, object]:
         "ends": placed.end,
         "told": placed.tell_end_at,
         "charges": _stored(placed),
+        "topology": _topology(placed),
         "charged": placed.pool.quota_tenant_id,
         "reserved": reserved,
     }
@@ -264,7 +266,13 @@ def row_of(decision: Placed | Waiting) -> dict[str, Any]:
         "priority": draft.priority,
         "waits_for": decision.waits_for if isinstance(decision, Waiting) else (),
         "reserve_at": decision.reserve_at if isinstance(decision, Waiting) else None,
+        "topology": None if placed is None else _topology(placed),
     }
+
+
+def _topology(placed: Placed) -> dict[str, object] | None:
+    found = placed.topology
+    return None if found is None else {"score": found.score, "link": found.link}
 
 
 def _placed_in(placed: Placed) -> dict[str, str]:

@@ -187,6 +187,17 @@ class HostOut(View):
     memory_gib: str = Field(alias="memoryGiB")
 
 
+class TopologyOut(View):
+    """How well the GPUs of its pieces reach each other: the pair that does so worst, from 1 to 4.
+
+    ``link`` is what that pair shares: the machine (1), a NUMA node (2), a PCIe root complex (3), an
+    NVLink domain or one GPU (4).
+    """
+
+    score: int
+    link: Literal["same_gpu", "nvlink", "pcie", "numa", "node"]
+
+
 class ReservationView(View):
     """A reservation: what was asked, where it stands and why, and what it has.
 
@@ -208,6 +219,9 @@ class ReservationView(View):
     resources: HostOut
     placement: PlacementSpec
     gang: GangSpec | None
+    topology: TopologyOut | None = Field(
+        default=None, description="As found when it was placed; null where no member has several."
+    )
     start: AwareDatetime | None
     end: AwareDatetime | None
     end_before: AwareDatetime | None

@@ -44,6 +44,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
         resources=_host(row["vcpu_milli"], row["memory_mib"]),
         placement=show_placement(row),
         gang=show_gang(row),
+        topology=row["topology"],
         start=row["starts_at"] or row["asked_start"],
         end=row["ends_at"] or row["asked_end"],
         end_before=row["end_before"],

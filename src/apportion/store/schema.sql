@@ -416,6 +416,7 @@ CREATE TABLE reservations (
     fails_at timestamptz,
     reserve_at timestamptz,
     reserved_start boolean NOT NULL DEFAULT false,
+    topology jsonb,
     CONSTRAINT reservations_pkey PRIMARY KEY (id),
     CONSTRAINT reservations_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT reservations_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
@@ -441,6 +442,7 @@ CREATE TABLE reservations (
         end_before IS NULL OR coalesce(duration > '0'::interval AND end_before > created_at, false)
     ),
     CONSTRAINT reservations_members_counted CHECK (members BETWEEN 1 AND 64),
+    CONSTRAINT reservations_topology_scored CHECK (topology ? 'score'),
     CONSTRAINT reservations_placement_is_object CHECK (jsonb_typeof(placement) = 'object'),
     CONSTRAINT reservations_waiting_ends CHECK (state <> 'pending' OR fails_at IS NOT NULL),
     CONSTRAINT reservations_asks_for_something CHECK (
