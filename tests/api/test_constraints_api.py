@@ -31,7 +31,12 @@ async def test_a_gang_and_its_places_are_shown_as_asked(root, pool):
     more = {"placement": {"policy": "spread"}, "gang": {"members": 2, "apart": True}}
     made = await root.post("/reservations", ask(pool, **more))
     assert made["gang"] == {"members": 2, "apart": True}
-    assert made["placement"] == {"policy": "spread", "together": "node", "apart": False}
+    assert made["placement"] == {
+        "policy": "spread",
+        "together": "node",
+        "apart": False,
+        "movable": False,
+    }
     assert [each["member"] for each in made["bookings"]] == [0, 1]
     assert len({each["node"] for each in made["bookings"]}) == 2
     assert await root.get(f"/reservations/{made['id']}") == made
@@ -92,7 +97,7 @@ async def test_a_batch_says_what_was_planned(root, pool):
     assert plain["plans"] == []
 
 
-async def test_when_a_gang_could_start_is_refused_and_not_guessed(root, pool):
-    gang = ask(pool, gang={"members": 2})
-    refused = await root.refused("POST", "/reservations/earliest", 400, "INVALID_INPUT", gang)
-    assert refused["field"] == "gang.members"
+async def test_when_a_gang_could_start_is_told_for_all_its_members(root, pool):
+    told = await root.post("/reservations/earliest", ask(pool, gang={"members": 2}), 200)
+    [there] = told["pools"]
+    assert len({each["gpu_id"] for each in there["window"]["gpus"]}) == 2

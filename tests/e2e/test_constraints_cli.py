@@ -43,7 +43,12 @@ def test_conditions_are_echoed_and_hold(cli, pool):
     words = ("reserve", "--pool", pool.name, "--for", "1h")
     flags = ("--gpus", "2", "--together", "numa", "--policy", "best")
     made = cli(*words, *flags, "-o", "json").data
-    assert made["placement"] == {"policy": "best", "together": "numa", "apart": False}
+    assert made["placement"] == {
+        "policy": "best",
+        "together": "numa",
+        "apart": False,
+        "movable": False,
+    }
     assert {int(each["gpu_id"][-1]) % 2 for each in made["bookings"]} in ({0}, {1})
     said = cli("reservation", "show", made["id"])
     assert "on GPUs of one NUMA node" in said.out
