@@ -1,6 +1,9 @@
 """A reservation's end is moved from the command line, within what its pool takes."""
 
+import shlex
+from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "windows.md").read_text("utf-8")
 
@@ -23,6 +26,23 @@ def test_an_end_is_moved_and_a_refusal_names_the_flag_and_until_when(cli, server
     assert said.data["end"] == "2036-12-01T12:00:00Z"
     said = cli("reservation", "update", first["id"], "--for", "soon")
     assert (said.code, "--for: " in said.err) == (2, True)
+
+
+def test_a_window_in_words_is_reserved_as_it_was_said(cli, server):
+    pool = server.pool("H100", "exclusive", ())
+    [line] = [line.strip() for line in GUIDE.splitlines() if "'monday 9:00' --until" in line]
+    said = cli(*shlex.split(line.replace("notebooks", pool.name))[1:], "-o", "json")
+    start, end = (datetime.fromisoformat(said.data[key]) for key in ("start", "end"))
+    shown = start.astimezone(ZoneInfo("Europe/Berlin"))
+    assert (shown.weekday(), shown.hour, end - start) == (0, 9, timedelta(hours=8))
+    assert "--from monday 9:00: Mon " in said.err
+    assert f"({start:%H:%M} UTC)" in said.err
+    listed = cli("reservation", "list", "--pool", pool.name)
+    assert f"{start.astimezone():%Y-%m-%d %H:%M:%S %Z}" in listed.out
+    wrong = ("--from", "2036-10-26T02:30", "--zone", "Europe/Berlin", "--for", "1h")
+    said = cli("reserve", "--pool", pool.name, "--gpus", "1", *wrong)
+    [shown] = [line.strip() for line in GUIDE.splitlines() if "happens twice in this" in line]
+    assert (said.code, shown in said.err) == (2, True)
 
 
 def test_a_pool_takes_windows_as_the_guide_sets_them(cli, server):
@@ -106,5 +126,5 @@ def test_windows_that_come_again_are_reserved_shown_and_released(cli, server):
     ]:
         said = cli(*words, *wrong)
         assert (said.code, f" {flag}" in said.err) == (2, True), said.err
-    said = cli("reserve", "--pool", pool.name, "--gpus", "1", "--for", "2h", "--zone", "UTC")
-    assert (said.code, "--zone: " in said.err) == (2, True)
+    said = cli(*words[:5], "--for", "2h", "--starting", "2036-12-01")
+    assert (said.code, "--starting: " in said.err) == (2, True)

@@ -142,7 +142,19 @@ def _dispatch(argv: list[str]) -> int:
     noun = cast("Noun", importlib.import_module(f"apportion.cli.{name}"))
     parser = Parser(prog=f"apportion {name}", description=NOUNS[name])
     noun.add_arguments(parser)
-    return noun.run(parser.parse_args(rest))
+    return _run_in_zone(noun, parser.parse_args(rest))
+
+
+def _run_in_zone(noun: Noun, args: argparse.Namespace) -> int:
+    """Run a noun by the clocks of --zone or APPORTION_ZONE; a wrong name fails before it acts."""
+    flag: str | None = getattr(args, "zone", None)
+    name = os.environ.get("APPORTION_ZONE") or None if flag is None else flag
+    if name is None:
+        return noun.run(args)
+    from apportion.cli.zones import in_zone
+
+    with in_zone(name, field="APPORTION_ZONE" if flag is None else "--zone"):
+        return noun.run(args)
 
 
 def _overview() -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from apportion.cli.connection import add_server_arguments, connect, naming
 from apportion.cli.listing import add_list_arguments, print_list
 from apportion.cli.times import read_time, short_time
+from apportion.cli.zones import add_zone_argument
 
 if TYPE_CHECKING:
     from apportion.events.schemas import AuditView
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--request", metavar="ID", help="only by this request")
     listing.add_argument("--since", metavar="TIME", help="only from then on")
     listing.add_argument("--until", metavar="TIME", help="only before then")
+    add_zone_argument(listing)
     add_list_arguments(listing)
     add_server_arguments(listing)
 
@@ -54,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
             actor=args.actor,
             action=args.action,
             request_id=args.request,
-            since=None if args.since is None else read_time(args.since, field="--since"),
-            until=None if args.until is None else read_time(args.until, field="--until"),
+            since=None if args.since is None else read_time(args.since, field="--since", past=True),
+            until=None if args.until is None else read_time(args.until, field="--until", past=True),
         )
-        headers = ("time (UTC)", "actor", "action", "subject", "what changed")
+        headers = ("time", "actor", "action", "subject", "what changed")
         return print_list(args, fetch, headers, _row, empty=_EMPTY)
 
 

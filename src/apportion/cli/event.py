@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from apportion.client import Client, Page
     from apportion.events.schemas import EventView
 
-HEADERS: Final = ("time (UTC)", "type", "subject", "facts")
+HEADERS: Final = ("time", "type", "subject", "facts")
 
 _PAUSE_SECONDS = 1.0
 _PAGE = 1000

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from apportion.cli.connection import PoolNames
@@ -11,6 +11,7 @@ from apportion.cli.listing import data_of
 from apportion.cli.output import print_data
 from apportion.cli.reservation_text import head, why
 from apportion.cli.times import both_zones
+from apportion.cli.zones import local
 from apportion.placement.wording import sentence
 
 if TYPE_CHECKING:
@@ -61,12 +62,12 @@ def _message(pool: "PoolExplained") -> str:
 
 
 def _local(instant: datetime) -> str:
-    """Write an instant in this machine's zone, the day only where it is another one."""
-    local = instant.astimezone()
+    """Write an instant in the user's zone, the day only where it is another one."""
+    shown = local(instant)
     return (
-        f"{local:%H:%M}"
-        if local.date() == datetime.now().astimezone().date()
-        else f"{local:%Y-%m-%d %H:%M}"
+        f"{shown:%H:%M}"
+        if shown.date() == local(datetime.now(UTC)).date()
+        else f"{shown:%Y-%m-%d %H:%M}"
     )
 
 

@@ -20,6 +20,7 @@ from apportion.cli.outlook import (
 from apportion.cli.output import print_data
 from apportion.cli.reservation_text import device_text, reservation_lines
 from apportion.cli.times import both_zones, read_time, short_time
+from apportion.cli.zones import add_zone_argument
 from apportion.quantities.windows import format_instant, parse_duration
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--for", dest="duration", metavar="DURATION", help="its length, from its start: 8h, 1d12h"
     )
     end.add_argument("--until", metavar="TIME", help="its end")
+    add_zone_argument(update)
     add_server_arguments(update)
     release = verbs.add_parser("release", help="end it now, or cancel it", epilog=_EXAMPLES)
     release.add_argument("id", metavar="ID", help="its id")

@@ -14,6 +14,7 @@ from apportion.cli.listing import add_list_arguments, print_list
 from apportion.cli.secret_file import print_issued, secret_file
 from apportion.cli.showing import fact_lines, next_lines, print_view
 from apportion.cli.times import both_zones, read_time, short_time
+from apportion.cli.zones import add_zone_argument
 from apportion.quantities.windows import format_instant
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def _add_create(create: argparse.ArgumentParser) -> None:
     expiry = create.add_mutually_exclusive_group()
     expiry.add_argument("--for", dest="duration", metavar="TIME", help="how long, such as 90d")
     expiry.add_argument("--until", metavar="TIME", help="until when")
+    add_zone_argument(create)
     create.add_argument("--out", metavar="FILE", help="write the secret to this new file")
     create.add_argument("--key", help="idempotency key: the same one never creates a second token")
     add_server_arguments(create)

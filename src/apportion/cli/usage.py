@@ -10,13 +10,15 @@ from apportion.cli.connection import PoolNames, add_server_arguments, connect, n
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data, table
 from apportion.cli.times import TIME_GRAMMAR, both_zones, read_time
+from apportion.cli.zones import add_zone_argument
 
 if TYPE_CHECKING:
     from apportion.client import Client
     from apportion.metering.schemas import UsageView
 
 _EXAMPLES = f"""\
-Times are {TIME_GRAMMAR}.
+Times are {TIME_GRAMMAR},
+the last one that was.
 
 examples:
   apportion usage                                      since this month began, in UTC
@@ -28,13 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
     parser.add_argument("--since", metavar="TIME", help="default: when this month began, in UTC")
     parser.add_argument("--until", metavar="TIME", help="default: now")
+    add_zone_argument(parser)
     add_server_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the usage; 0, or the server's refusal."""
-    start = _month() if args.since is None else read_time(args.since, field="--since")
-    end = None if args.until is None else read_time(args.until, field="--until")
+    start = _month() if args.since is None else read_time(args.since, field="--since", past=True)
+    end = None if args.until is None else read_time(args.until, field="--until", past=True)
     with connect(args) as client, naming({"start": "--since", "end": "--until"}):
         usage = client.get_usage(start, end)
         if args.output != "table":

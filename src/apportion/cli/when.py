@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from apportion.cli.times import TIME_GRAMMAR, read_time
+from apportion.cli.zones import add_zone_argument, chosen_zone
 from apportion.errors import InvalidInputError
 from apportion.quantities.windows import format_instant, parse_duration
 
@@ -33,10 +34,11 @@ def add_window_arguments(parser: argparse.ArgumentParser, *, recurring: bool) ->
         "--before", metavar="TIME", help="with --for: over by then, at the earliest start with room"
     )
     group.add_argument("--after", metavar="TIME", help="with --before: begun no sooner than then")
+    add_zone_argument(parser)
     if recurring:
         _add_recurrence(parser)
     else:
-        parser.set_defaults(every=None, to=None, zone=None, starting=None)
+        parser.set_defaults(every=None, to=None, starting=None)
 
 
 def _add_recurrence(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +51,6 @@ def _add_recurrence(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--to", metavar="HH:MM", help="with --every: its end on each day, or the next"
     )
-    group.add_argument("--zone", help="with --every: whose clocks, such as Europe/Berlin")
     group.add_argument(
         "--starting", metavar="DATE", help="with --every: from when on (default: today)"
     )
@@ -60,21 +61,25 @@ def asked_window(args: argparse.Namespace) -> Mapping[str, str]:
     _check_together(args)
     window: dict[str, str] = {}
     start, flag = (args.start, "--from") if args.after is None else (args.after, "--after")
-    if start is not None:
-        window["start"] = format_instant(read_time(start, field=flag))
+    begins = None if start is None else read_time(start, field=flag)
+    if begins is not None:
+        window["start"] = format_instant(begins)
     if args.until is not None:
-        window["end"] = format_instant(read_time(args.until, field="--until"))
+        window["end"] = format_instant(read_time(args.until, field="--until", after=begins))
     if args.duration is not None:
         parse_duration(args.duration, field="--for")
         window["duration"] = args.duration
     if args.before is not None:
-        window["end_before"] = format_instant(read_time(args.before, field="--before"))
+        window["end_before"] = format_instant(
+            read_time(args.before, field="--before", after=begins)
+        )
     return window
 
 
 def asked_recurrence(args: argparse.Namespace) -> Mapping[str, object]:
     """Return the recurrence that ``--every`` begins."""
-    needed = {"--from": args.start, "--to": args.to, "--zone": args.zone, "--until": args.until}
+    zone = chosen_zone()
+    needed = {"--from": args.start, "--to": args.to, "--zone": zone, "--until": args.until}
     for flag, value in needed.items():
         if value is None:
             raise InvalidInputError("needed beside --every", field=flag, allowed=_EVERY)
@@ -86,7 +91,7 @@ def asked_recurrence(args: argparse.Namespace) -> Mapping[str, object]:
         "days": _DAYS.get(args.every) or args.every.split(","),
         "start": args.start,
         "end": args.to,
-        "zone": args.zone,
+        "zone": None if zone is None else zone.key,
         "until": args.until,
         **starting,
     }
@@ -98,7 +103,7 @@ def start_flag(args: argparse.Namespace) -> str:
 
 
 def _check_together(args: argparse.Namespace) -> None:
-    for flag in ("--to", "--zone", "--starting"):
+    for flag in ("--to", "--starting"):
         if getattr(args, flag[2:]) is not None:
             raise InvalidInputError("means something only with --every", field=flag, allowed=_EVERY)
     if args.until is not None and args.start is None:

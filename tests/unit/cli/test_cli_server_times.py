@@ -65,7 +65,11 @@ def test_a_time_without_a_zone_is_in_the_zone_of_the_machine(zone, name, instant
         "2026-12-01T23:59:60Z",
         "2026-02-30T09:00Z",
         "2026-12-01",
-        "09:00",
+        "24:00",
+        "9:60",
+        "9",
+        "someday 9:00",
+        "m 9:00",
         "1764579600",
         "2026-12-01  09:00",
         "２026-12-01T09:00",  # noqa: RUF001 - a full-width digit is the point
@@ -76,7 +80,7 @@ def test_what_is_no_time_is_refused_as_it_was_given(zone, text):
     with pytest.raises(InvalidInputError) as caught:
         read_time(text, field="--from")
     assert (caught.value.field, caught.value.given) == ("--from", text)
-    assert "in this machine's zone" in (caught.value.allowed or "")
+    assert "in your zone" in (caught.value.allowed or "")
 
 
 def test_an_hour_that_clocks_show_twice_names_both_instants(zone):
@@ -107,7 +111,7 @@ def test_an_instant_is_shown_in_both_zones(zone):
     assert both_zones(at(2026, 12, 1, 14, 0, 0, 999)) == (
         "2026-12-01T14:00:00Z (2026-12-01 09:00:00 EST)"
     )
-    assert short_time(at(2026, 12, 1, 14, 0, 0, 999)) == "2026-12-01T14:00:00Z"
+    assert short_time(at(2026, 12, 1, 14, 0, 0, 999)) == "2026-12-01 09:00:00 EST"
     assert short_time(None) is None
 
 
