@@ -53,3 +53,33 @@ async def test_a_clash_says_until_when_it_could_be(root, made):
     refused = await root.refused("PATCH", path, 409, "CONFLICT", {"duration": "4h"})
     assert datetime.fromisoformat(refused["details"]["free_until"]) == start
     await root.refused("PATCH", "/reservations/res_none", 404, "NOT_FOUND", {"duration": "4h"})
+
+
+async def test_what_has_no_end_has_null_in_its_place_and_is_given_one(root, http):
+    policy = {"openEnded": True}
+    pool = await root.post("/pools", {"name": "open", "gpu_model": "H100", "policy": policy})
+    body = inventory("n2", gpu("H100", 0, node="n2")).model_dump(mode="json", by_alias=True)
+    await root.post(f"/pools/{pool['id']}/nodes", body, 200)
+    ask = {"pool_id": pool["id"], "devices": [{"class": "gpu"}]}
+    made = await root.post("/reservations", {**ask, "open_ended": True})
+    assert (made["state"], made["end"], made["open_ended"]) == ("active", None, True)
+    [booking] = made["bookings"]
+    assert (booking["end"], booking["held_until"]) == (None, None)
+    path = f"/reservations/{made['id']}"
+    assert await root.get(path) == made
+    [use] = (await root.get(f"/pools/{pool['id']}/quotas/root/gpu/explain"))["reservations"]
+    assert (use["id"], use["end"]) == (made["id"], None)
+    changed = await root.patch(path, {"duration": "2h"})
+    assert (changed["open_ended"], changed["bookings"][0]["end"]) == (False, changed["end"])
+    assert changed["end"] is not None
+    for wrong in ("yes", 1):
+        await root.refused(
+            "POST", "/reservations", 400, "INVALID_INPUT", {**ask, "open_ended": wrong}
+        )
+
+
+async def test_a_pool_that_does_not_permit_it_refuses_what_has_no_end(root, made):
+    ask = {"pool_id": made["pool_id"], "devices": [{"class": "gpu"}], "open_ended": True}
+    refused = await root.refused("POST", "/reservations", 400, "INVALID_INPUT", ask)
+    assert (refused["field"], refused["given"]) == ("open_ended", True)
+    assert "duration" in refused["allowed"]

@@ -128,3 +128,39 @@ def test_windows_that_come_again_are_reserved_shown_and_released(cli, server):
         assert (said.code, f" {flag}" in said.err) == (2, True), said.err
     said = cli(*words[:5], "--for", "2h", "--starting", "2036-12-01")
     assert (said.code, "--starting: " in said.err) == (2, True)
+
+
+def test_a_reservation_without_an_end_says_so_until_it_is_given_one(cli, server):
+    pool = server.pool("H100", "exclusive", (), openEnded=True)
+    [line] = [line.strip() for line in GUIDE.splitlines() if "--open-ended" in line]
+    words = line.replace("notebooks", pool.name).split()[1:]
+    said = cli("reservation", "earliest", *words[1:])
+    assert (said.code, "could start now on" in said.out) == (0, True)
+    said = cli("reservation", "free-windows", *words[1:])
+    assert (said.code, "9999" in said.out) == (0, False)
+    said = cli(*words)
+    assert (said.code, "until no end" in said.out, "9999" in said.out) == (0, True, False)
+    said = cli("reservation", "list", "--pool", pool.name)
+    assert (said.code, "no end" in said.out, "9999" in said.out) == (0, True, False)
+    [made] = cli("reservation", "list", "--pool", pool.name, "-o", "json").data["items"]
+    assert (made["end"], made["open_ended"]) == (None, True)
+    said = cli("quota", "explain", pool.name, "gpu")
+    assert (said.code, "no end" in said.out) == (0, True)
+    said = cli("reservation", "earliest", "--pool", pool.name, "--gpus", "1", "--for", "2h")
+    assert (said.code, "no start is in sight" in said.out) == (1, True)
+    said = cli("reservation", "update", made["id"], "--for", "2h", "-o", "json")
+    assert (said.code, said.data["open_ended"], said.data["end"] is None) == (0, False, False)
+
+
+def test_no_end_is_refused_where_the_pool_or_another_flag_says_otherwise(cli, server):
+    pool = server.pool("H100", "exclusive", ())
+    words = ("reserve", "--pool", pool.name, "--gpus", "1", "--open-ended")
+    said = cli(*words)
+    assert (said.code, "--open-ended: " in said.err, "openEnded" in said.err) == (2, True, True)
+    for wrong, flag in [
+        (("--for", "2h"), "--for"),
+        (("--before", "2036-12-01T18:00:00Z"), "--before"),
+        (("--every", "weekday", "--from", "09:00", "--to", "17:00", "--zone", "UTC"), "--until"),
+    ]:
+        said = cli(*words, *wrong)
+        assert (said.code, flag in said.err) == (2, True), said.err

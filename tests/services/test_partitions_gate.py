@@ -145,8 +145,8 @@ async def test_nobody_stays_past_the_time_of_the_change(mig):
 
 
 async def test_a_holder_without_an_end_is_waited_for_by_name_and_keeps_nobody_else_out(mig):
-    held = await mig.place(duration="1h")
-    await mig.world.rows("UPDATE bookings SET during = tstzrange(lower(during), NULL)")
+    await mig.change(openEnded=True)
+    held = await mig.place(open_ended=True)
     await mig.change(migLayout=LARGE)
     await mig.world.gate.advance()
     row = (await mig.states())["n1"]
@@ -154,10 +154,7 @@ async def test_a_holder_without_an_end_is_waited_for_by_name_and_keeps_nobody_el
     assert row["reason"]["held_by"] == [held.id]
     assert await mig.world.gate.advance() == 0
     assert (await mig.place(duration="9h")).state == "active"
-    await mig.world.rows(
-        "UPDATE bookings SET during = planned, changed_xid = pg_current_xact_id()"
-        " WHERE upper_inf(during)"
-    )
+    await mig.world.reservations.update(mig.world.caller, held.id, ReservationUpdate(duration="1h"))
     await mig.world.gate.advance()
     assert await mig.state() == "scheduled"
 

@@ -158,7 +158,7 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin;
 SELECT
     pool_id, gpu_id, coalesce(reservation_id, partition_id) AS holder, piece, units::text AS units,
     (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
-    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+    CASE WHEN NOT upper_inf(during) AND upper(during) < '9989-01-01Z'
         THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
     voided_at IS NULL AND (upper_inf(during) OR upper(during) > %(now)s) AS live
 FROM bookings
@@ -168,7 +168,7 @@ WHERE changed_xid >= %(since)s::text::xid8;
 SELECT
     nodes.pool_id, node_id, reservation_id AS holder, vcpu_milli, memory_mib,
     (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
-    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+    CASE WHEN NOT upper_inf(during) AND upper(during) < '9989-01-01Z'
         THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
     voided_at IS NULL AND (upper_inf(during) OR upper(during) > %(now)s) AS live
 FROM host_bookings
@@ -180,7 +180,7 @@ SELECT
     bookings.pool_id, gpu_id, coalesce(reservation_id, partition_id) AS holder, piece,
     units::text AS units,
     (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
-    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+    CASE WHEN NOT upper_inf(during) AND upper(during) < '9989-01-01Z'
         THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
     true AS live
 FROM gpus
@@ -191,7 +191,7 @@ WHERE gpus.pool_id = %(pool_id)s AND voided_at IS NULL AND during && tstzrange(%
 SELECT
     nodes.pool_id, node_id, reservation_id AS holder, vcpu_milli, memory_mib,
     (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
-    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+    CASE WHEN NOT upper_inf(during) AND upper(during) < '9989-01-01Z'
         THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
     true AS live
 FROM nodes
@@ -257,7 +257,7 @@ GROUP BY pool_id, share_num, share_den;
 -- name: held_in_pool
 SELECT
     count(*)::int AS bookings, count(DISTINCT gpu_id)::int AS gpus,
-    CASE WHEN NOT bool_or(upper_inf(during) OR upper(during) = 'infinity') THEN max(upper(during)) END
+    CASE WHEN NOT bool_or(upper_inf(during) OR upper(during) >= '9989-01-01Z') THEN max(upper(during)) END
         AS free_from
 FROM gpus
 JOIN bookings ON bookings.gpu_id = gpus.id
@@ -280,7 +280,7 @@ FOR NO KEY UPDATE;
 SELECT
     pool_id, gpu_id, coalesce(reservation_id, partition_id) AS holder, piece, units::text AS units,
     (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
-    CASE WHEN NOT upper_inf(during) AND upper(during) < 'infinity'
+    CASE WHEN NOT upper_inf(during) AND upper(during) < '9989-01-01Z'
         THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
     true AS live
 FROM bookings

@@ -6,7 +6,7 @@ nodes, GPUs, bookings by (GPU, units), and last, elsewhere, quotas.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
 
@@ -48,6 +48,7 @@ from apportion.store.errors import Violation, guards, register
 from apportion.store.sql import load
 
 __all__ = [
+    "ENDLESS",
     "PARTITION",
     "Booked",
     "BookingKey",
@@ -86,6 +87,9 @@ __all__ = [
     "usage",
     "withdraw",
 ]
+
+ENDLESS: Final = datetime(9989, 1, 1, tzinfo=UTC)
+"""Who has something to then or longer has it without an end, and nobody can say when it is free."""
 
 _QUERIES: Final = load("apportion.bookings")
 

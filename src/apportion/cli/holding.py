@@ -79,7 +79,7 @@ def _holders(
     )
     for view in live.all():
         for booking in view.bookings:
-            if booking.gpu_id in gpu_ids and booking.start <= now < booking.end:
+            if booking.gpu_id in gpu_ids and booking.covers(now):
                 holder = Holder(units=booking.units, reservation_id=view.id, name=view.name)
                 holders.setdefault(booking.gpu_id, []).append(holder)
     return holders

@@ -23,7 +23,7 @@ _WINDOWS: Final = 5
 def add_earliest_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what an ask is made of."""
     # Written out, it has a line that no terminal holds: argparse does not break up alternatives.
-    parser.usage = "%(prog)s --pool POOL[,POOL] [ASK] (--for DURATION | --until T) ..."
+    parser.usage = "%(prog)s --pool POOL [ASK] (--for D|--until T|--open-ended) ..."
     parser.set_defaults(name=None, key=None)
     add_request_arguments(parser, recurring=False)
 
@@ -127,7 +127,9 @@ def _drawn(windows: "Sequence[FreeWindow]", names: PoolNames, now: datetime) -> 
     if not windows:
         return
     low = min(now, windows[0].start)
-    high = max(each.until or each.end for each in windows)
+    high = max(each.until or each.end or each.start for each in windows)
     for each in windows:
-        yield lane(each.start, each.end, (low, high), until=each.until, boxes=can_draw_windows())
+        if each.end is not None:
+            boxes = can_draw_windows()
+            yield lane(each.start, each.end, (low, high), until=each.until, boxes=boxes)
         yield f"  {both_zones(each.start)} in {names.name(each.pool_id)} on {_where(each)}"

@@ -17,7 +17,7 @@ from apportion.cli.listing import (
 from apportion.cli.output import amount_text, print_data, table
 from apportion.cli.pool_words import LIMIT_GRAMMAR, RESOURCES, read_limit
 from apportion.cli.showing import print_view
-from apportion.cli.times import short_time
+from apportion.cli.times import NO_END, short_time
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -149,7 +149,7 @@ def _explain(args: argparse.Namespace, client: "Client", pool: "PoolView") -> in
             each.state,
             amount_text(each.amount),
             short_time(each.start),
-            short_time(each.end),
+            short_time(each.end) or NO_END,
         )
         for each in users
     ]

@@ -19,7 +19,7 @@ from apportion.cli.outlook import (
 )
 from apportion.cli.output import print_data
 from apportion.cli.reservation_text import device_text, reservation_lines
-from apportion.cli.times import both_zones, read_time, short_time
+from apportion.cli.times import NO_END, both_zones, read_time, short_time
 from apportion.cli.zones import add_zone_argument
 from apportion.quantities.windows import format_instant, parse_duration
 
@@ -124,7 +124,7 @@ def _list(args: argparse.Namespace, client: "Client") -> int:
             where,
             _what(view),
             short_time(view.start),
-            short_time(view.end),
+            NO_END if view.open_ended else short_time(view.end),
             "" if view.reason.get("code") == "placed" else view.reason.get("code"),
         )
 
@@ -178,4 +178,5 @@ def _release(args: argparse.Namespace, client: "Client") -> int:
 
 def _question(view: "ReservationView") -> str:
     until = "" if view.end is None else f", until {both_zones(view.end)}"
+    until = f", {NO_END}" if view.open_ended else until
     return f"End {view.id} {view.name or ''} ({view.state}{until}) now?"

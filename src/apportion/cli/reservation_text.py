@@ -8,7 +8,7 @@ from apportion.cli.connection import PoolNames
 from apportion.cli.holding import atoms_of
 from apportion.cli.output import table
 from apportion.cli.pictures import picture, title
-from apportion.cli.times import both_zones, can_draw_windows, window_lines
+from apportion.cli.times import NO_END, both_zones, can_draw_windows, window_lines
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -35,6 +35,8 @@ def reservation_lines(client: "Client", view: "ReservationView", now: datetime) 
     if view.start is not None and view.end is not None:
         drawn = window_lines(view.start, view.end, now, boxes=can_draw_windows())
         lines += ["", *(f"  {line}" for line in drawn)]
+    elif view.start is not None and view.open_ended:
+        lines += ["", f"  from  {both_zones(view.start)}", f"  until {NO_END}"]
     if view.bookings:
         lines += ["", _bookings(view), *_pictures(client, view)]
     return lines

@@ -44,6 +44,7 @@ _FLAGS: Final = {
     "start": "--from",
     "end": "--until",
     "end_before": "--before",
+    "open_ended": "--open-ended",
     "resources.vcpu": "--vcpu",
     "resources.memoryGiB": "--host-memory-gib",
     "devices[0].selector": "--select",
@@ -71,6 +72,7 @@ examples:
   apportion reserve --pool training --gpus 4 --for 2d --together nvlink
   apportion reserve --pool training --gpus 1 --for 2d --select 'numaNode=0' --policy spread
   apportion reserve --pool notebooks --gpus 1 --for 2h --before 2026-12-01T18:00
+  apportion reserve --pool notebooks --gpus 1 --open-ended
   apportion reserve --pool training --gpus 8 --for 2d --gang 4 --vcpu 96
   apportion reserve --pool notebooks --gpus 1 --every weekday --from 09:00 --to 17:00 \\
     --zone Europe/Berlin --until 2026-12-31

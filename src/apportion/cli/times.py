@@ -13,6 +13,9 @@ TIME_GRAMMAR: Final = (
     "RFC 3339 such as 2026-12-01T09:00Z; in your zone 2026-12-01T09:00, 18:00, monday 9:00"
 )
 
+NO_END: Final = "no end"
+"""What stands in place of the end of what has none."""
+
 _NAIVE = r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)"
 _SPOKEN = (
     r"(?:(today|tomorrow|yesterday|mon(?:day)?|tue(?:sday)?|wed(?:nesday)?|thu(?:rsday)?|fri(?:day)?"

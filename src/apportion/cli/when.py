@@ -29,6 +29,9 @@ def add_window_arguments(parser: argparse.ArgumentParser, *, recurring: bool) ->
     length = group.add_mutually_exclusive_group(required=True)
     length.add_argument("--for", dest="duration", metavar="DURATION", help="4h, 90m, 1d12h, PT4H")
     length.add_argument("--until", metavar="TIME", help="its end; needs --from")
+    length.add_argument(
+        "--open-ended", action="store_true", help="without an end, where the pool permits that"
+    )
     group.add_argument("--from", dest="start", metavar="TIME", help="its start (default: now)")
     group.add_argument(
         "--before", metavar="TIME", help="with --for: over by then, at the earliest start with room"
@@ -56,10 +59,10 @@ def _add_recurrence(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def asked_window(args: argparse.Namespace) -> Mapping[str, str]:
+def asked_window(args: argparse.Namespace) -> Mapping[str, object]:
     """Return the fields of a reservation that say when."""
     _check_together(args)
-    window: dict[str, str] = {}
+    window: dict[str, object] = {"open_ended": True} if args.open_ended else {}
     start, flag = (args.start, "--from") if args.after is None else (args.after, "--after")
     begins = None if start is None else read_time(start, field=flag)
     if begins is not None:

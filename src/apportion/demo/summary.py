@@ -82,7 +82,7 @@ async def _pictures(
     held: dict[str, str] = {}
     for view in live:
         for booking in view.bookings:
-            if booking.start <= now < booking.end and booking.atom is not None:
+            if booking.covers(now) and booking.atom is not None:
                 held[booking.atom] = view.name or view.id
     return [_picture(gpu, atoms, held) for gpu in sorted(gpus, key=lambda gpu: gpu.index)]
 

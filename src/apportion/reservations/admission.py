@@ -24,6 +24,7 @@ from apportion.reservations.schemas import (
     ReservationCreate,
 )
 from apportion.reservations.window_schemas import SeriesCreate
+from apportion.reservations.windows import LAST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,9 @@ class Draft:
         return max(self.asked_start or now, now), self.end_before - (self.duration or timedelta())
 
     def window(self, start: datetime) -> tuple[datetime, datetime]:
-        """Return the window that it would have if it began then."""
+        """Return the window that it would have if it began then; what has no end ends `LAST`."""
+        if self.open_ended:
+            return start, LAST
         if self.asked_end is not None:
             return start, self.asked_end
         return start, start + (self.duration or timedelta())

@@ -40,6 +40,7 @@ def body_of(draft: Draft) -> dict[str, Any]:
         **({"resources": host} if draft.ask.vcpu_milli or draft.ask.memory_mib else {}),
         **({"placement": placement} if placement else {}),
         **({"gang": gang} if draft.members > 1 else {}),
+        **({"open_ended": True} if draft.open_ended else {}),
         **({} if draft.duration is None else {"duration": format_duration(draft.duration)}),
         **{key: format_instant(at) for key, at in window.items() if at is not None},
     }
@@ -71,6 +72,7 @@ def command_of(body: Body) -> str | None:
         "--name": body.get("name"),
     }
     flags += _flags({flag: value for flag, value in window.items() if value is not None})
+    flags += ["--open-ended"] if body.get("open_ended") else []
     return shlex.join(["apportion", "reserve", *flags])
 
 

@@ -15,6 +15,7 @@ from apportion.placement import GpuState, Held, Move
 from apportion.placement.colouring import deal_again
 from apportion.quantities.windows import format_instant, parse_duration, parse_instant
 from apportion.reservations import rows
+from apportion.reservations.ends import end_text
 from apportion.reservations.fleet import micros
 from apportion.reservations.schemas import LIVE, ReservationUpdate
 from apportion.store.connections import Connection
@@ -245,7 +246,7 @@ def asked(request: ReservationUpdate) -> dict[str, Any]:
 
 def _event(row: Row, end: datetime) -> Event:
     told = {"pool_id": row["pool_id"], "end": format_instant(end)}
-    before, after = {"end": format_instant(row["ends_at"])}, {"end": format_instant(end)}
+    before, after = {"end": end_text(row)}, {"end": format_instant(end)}
     if end > row["ends_at"]:
         return Event(
             "reservation.extended", row["tenant_id"], row["id"], told, before=before, after=after

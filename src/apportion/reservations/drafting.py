@@ -66,6 +66,7 @@ def admitted(
         asked_end=window.end,
         duration=window.duration,
         end_before=window.end_before,
+        open_ended=window.open_ended,
         pending_until=now + max(pool.policy.max_pending for pool in records),
         request_hash=identity.request_hash,
         created_at=now,

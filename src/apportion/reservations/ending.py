@@ -13,6 +13,7 @@ from apportion.events.service import Event, append
 from apportion.pools.service import QuotaKey, charge, close_gates_of
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
+from apportion.reservations.ends import end_text
 from apportion.reservations.schemas import LIVE
 from apportion.store.connections import Connection
 from apportion.tenants.service import on_delete
@@ -120,10 +121,6 @@ def _event(row: Row, reason: Mapping[str, str], end: datetime | None) -> Event:
             "reason": reason,
             "charges": rows.show_charges(row["charges"]),
         },
-        before={"state": row["state"], "end": _text(row["ends_at"])},
-        after={"state": "ended", "end": _text(end)},
+        before={"state": row["state"], "end": end_text(row)},
+        after={"state": "ended", "end": None if end is None else format_instant(end)},
     )
-
-
-def _text(instant: datetime | None) -> str | None:
-    return None if instant is None else format_instant(instant)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from apportion.bookings import service as bookings
-from apportion.bookings.service import GpuChange, HostChange
+from apportion.bookings.service import ENDLESS, GpuChange, HostChange
 from apportion.nodes import service as nodes
 from apportion.nodes.service import AtomFacts
-from apportion.placement import PoolIndex
+from apportion.placement import FOREVER, PoolIndex
 from apportion.store.connections import Connection
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,6 +25,14 @@ _UNREAD = str(2**64)
 def micros(instant: datetime) -> int:
     """Return an instant as whole microseconds since the epoch."""
     return (instant - _EPOCH) // _MICROSECOND
+
+
+def held_micros(end: datetime) -> int:
+    """Return up to when something is held: `FOREVER` for an end that stands for none.
+
+    As what is read from the database: an end eight thousand years away is no end to plan with.
+    """
+    return FOREVER if end >= ENDLESS else micros(end)
 
 
 def instant_of(moment: int) -> datetime:

@@ -29,6 +29,22 @@ def check_length(pool: PoolRecord, length: timedelta, *, field: str, given: obje
     )
 
 
+def check_open_ended(pool: PoolRecord) -> None:
+    """Refuse a window without an end where the pool does not permit them, or bounds the length."""
+    longest = pool.policy.window.maximum
+    if pool.policy.open_ended and longest is None:
+        return
+    given_for = "any length" if longest is None else f"up to {format_duration(longest)}"
+    raise InvalidInputError(
+        f"pool {pool.name} takes no window without an end",
+        field="open_ended",
+        given=True,
+        allowed=f"false, with a duration or an end: {given_for}",
+        details={"pool_id": pool.id},
+        hint="Its owner permits it with openEnded, where no window.maximum is set",
+    )
+
+
 def check_lead(pool: PoolRecord, start: datetime | None, now: datetime) -> None:
     """Refuse a window that begins sooner than the pool has to know of it."""
     lead = pool.policy.window.lead

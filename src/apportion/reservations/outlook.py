@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from apportion.authority.service import Caller
+from apportion.bookings.service import ENDLESS
 from apportion.placement import FOREVER, GpuState, Offer, Piece, PoolIndex, Verdict
 from apportion.placement.gangs import gang_opening
 from apportion.pools.schemas import QuotaResource
@@ -41,6 +42,7 @@ from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
 
 _MICROSECOND: Final = timedelta(microseconds=1)
+_ENDLESS: Final = micros(ENDLESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def _window(view: _View, pool: PoolRecord, room: _Room) -> FreeWindow:
     return FreeWindow(
         pool_id=pool.id,
         start=start,
-        end=start + view.length,
+        end=None if view.draft.open_ended else start + view.length,
         until=_until(room.until, pool),
         nodes=list(dict.fromkeys(index.nodes[offer.node].name for offer in room.offers)),
         gpus=[
@@ -197,7 +199,7 @@ def _room(view: _View, gpu: GpuState, piece: Piece) -> GpuRoom:
 
 def _until(moment: int, pool: PoolRecord) -> datetime | None:
     """Return how long it could last: it is cleaned up before the next one begins."""
-    return None if moment >= FOREVER else instant_of(moment) - pool.policy.window.gap
+    return None if moment >= _ENDLESS else instant_of(moment) - pool.policy.window.gap
 
 
 def _quota_short(view: _View, pool: PoolRecord) -> QuotaShort | None:

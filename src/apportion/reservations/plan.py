@@ -28,8 +28,8 @@ from apportion.reservations.charging import (
     slots_share,
     with_equivalents,
 )
-from apportion.reservations.ends import held_until, told_at
-from apportion.reservations.fleet import Fleet, micros
+from apportion.reservations.ends import held_until, open_end, told_at
+from apportion.reservations.fleet import Fleet, held_micros, micros
 from apportion.reservations.reasons import Gone, Reasons, Refused, Short, Waiting
 from apportion.reservations.schemas import State
 from apportion.reservations.slack import earliest_start
@@ -69,8 +69,8 @@ class Placed:
 
     @property
     def tell_end_at(self) -> datetime | None:
-        """When its tenant is told that it ends soon."""
-        return told_at(self.end, self.pool)
+        """When its tenant is told that it ends soon; None where it has no end."""
+        return None if self.draft.open_ended else told_at(self.end, self.pool)
 
     def quota_key(self, resource: str) -> QuotaKey:
         """Return whose quota of a resource it is charged to."""
@@ -234,8 +234,10 @@ class Planner:
         return sum(stranded for stranded, _ in costs), sum(left for _, left in costs)
 
     def _place(self, draft: Draft, found: Found, window: tuple[datetime, datetime]) -> Placed:
-        start, end = window
         pool = found.pool
+        start, end = window
+        if draft.open_ended:
+            end = open_end(pool)
         offered = [piece for offer in found.offers for piece in offer.pieces]
         pieces = tuple(
             NewBooking(
@@ -256,7 +258,7 @@ class Planner:
             )
             for number, (piece, share) in enumerate(zip(offered, found.shares, strict=True))
         )
-        hosts = _hosts(draft, found.offers, window)
+        hosts = _hosts(draft, found.offers, (start, end))
         shown = tuple(map(self._shown, pieces))
         placed = Placed(
             draft=draft,
@@ -301,9 +303,9 @@ class Planner:
 
     def _hold(self, placed: Placed) -> None:
         index = self._fleet.indexes[placed.pool.id]
-        start, end = micros(placed.start), micros(placed.end)
+        start, end = micros(placed.start), held_micros(placed.end)
         for booking in placed.bookings:
-            held = Held(start, micros(booking.held_until), booking.units)
+            held = Held(start, held_micros(booking.held_until), booking.units)
             index.book(booking.gpu_id, booking.key, held)
         for host in placed.hosts:
             held = HostHeld(start, end, host.vcpu_milli, host.memory_mib)

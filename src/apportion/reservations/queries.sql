@@ -205,7 +205,7 @@ GROUP BY 1, 2, 3;
 -- name: uses
 -- Live reservations that take some of a quota, by id.
 SELECT id, name, tenant_id, state, (charges ->> %(resource)s::text)::numeric AS amount,
-    starts_at AS start, ends_at AS end
+    starts_at AS start, CASE WHEN NOT open_ended THEN ends_at END AS end
 FROM reservations
 WHERE pool_id = %(pool_id)s
     AND charged_tenant_id = %(tenant_id)s
@@ -344,7 +344,10 @@ RETURNING reservations.id, ends_at;
 
 -- name: end_at
 UPDATE reservations
-SET ends_at = %(end)s, tell_end_at = %(tell_at)s, updated_at = %(now)s
+-- One without an end has a length from now on.
+SET duration = CASE WHEN open_ended THEN %(end)s - starts_at ELSE duration END,
+    open_ended = false,
+    ends_at = %(end)s, tell_end_at = %(tell_at)s, updated_at = %(now)s
 WHERE id = %(id)s;
 
 -- name: lock_unended

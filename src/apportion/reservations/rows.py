@@ -207,7 +207,7 @@ def _placed_event(placed: Placed) -> Event:
             "pool_id": placed.pool.id,
             "state": state,
             "start": format_instant(placed.start),
-            "end": format_instant(placed.end),
+            "end": None if draft.open_ended else format_instant(placed.end),
             "charged_tenant_id": placed.pool.quota_tenant_id,
             "charges": {of: _shown(of, amount) for of, amount in placed.charges.items()},
         },

@@ -1,5 +1,6 @@
 """What goes in and out of the reservations API."""
 
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -121,13 +122,17 @@ class ReservationAsk(PiecesAsk):
     """An ask. Give ``pool_id``, or ``pool_ids`` to let the tightest fit among several decide.
 
     The window is ``duration`` from now or from ``start``, or ``start`` to ``end``; or, with
-    ``end_before``, ``duration`` at the earliest start that has room and is over by then.
+    ``end_before``, ``duration`` at the earliest start that has room and is over by then; or, where
+    the pools permit that, ``open_ended`` from now or from ``start`` on.
     """
 
     duration: str | None = None
     start: Timestamp | None = None
     end: Timestamp | None = None
     end_before: Timestamp | None = None
+    open_ended: Annotated[
+        bool, Field(strict=True, description="Without an end, till it is released or given one.")
+    ] = False
 
 
 class ReservationCreate(ReservationAsk):
@@ -164,7 +169,7 @@ class BookingOut(View):
     """One piece: which units of which GPU, and what part of a GPU hour an hour of it is.
 
     ``member`` counts the members of a gang from 0. Nobody else has the units before ``held_until``:
-    the end, and a gap for cleaning up.
+    the end, and a gap for cleaning up. Both are null where it has no end.
     """
 
     gpu_id: str
@@ -176,8 +181,12 @@ class BookingOut(View):
     atom: str | None
     share: ShareText
     start: AwareDatetime
-    end: AwareDatetime
-    held_until: AwareDatetime
+    end: AwareDatetime | None
+    held_until: AwareDatetime | None
+
+    def covers(self, instant: datetime) -> bool:
+        """Tell whether its window has begun by then, and goes on."""
+        return self.start <= instant and (self.end is None or instant < self.end)
 
 
 class HostOut(View):
@@ -202,7 +211,7 @@ class ReservationView(View):
     """A reservation: what was asked, where it stands and why, and what it has.
 
     Of one that waits with slack, ``start`` is the earliest that was asked for, if any, and it is to
-    be over by ``end_before``.
+    be over by ``end_before``. ``open_ended`` is one that has no end, or waits for a place without.
 
     While it lives, ``charges`` count against the quota of ``charged_tenant_id``: its own tenant, or
     the one above it that the pool is offered to.
@@ -225,6 +234,7 @@ class ReservationView(View):
     start: AwareDatetime | None
     end: AwareDatetime | None
     end_before: AwareDatetime | None
+    open_ended: bool
     series_id: str | None
     pending_until: AwareDatetime
     created_at: AwareDatetime
@@ -235,7 +245,7 @@ class ReservationView(View):
 
 
 class QuotaUse(View):
-    """A live reservation, and how much of a quota it takes."""
+    """A live reservation, and how much of a quota it takes; ``end`` is null where it has none."""
 
     id: str
     name: str | None
@@ -243,7 +253,7 @@ class QuotaUse(View):
     state: State
     amount: Amount
     start: AwareDatetime
-    end: AwareDatetime
+    end: AwareDatetime | None
 
 
 class QuotaExplained(View):

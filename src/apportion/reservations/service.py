@@ -15,7 +15,7 @@ from apportion.errors import (
     NotFoundError,
 )
 from apportion.pools.service import PoolRecord, hold_records
-from apportion.quantities.windows import format_instant, parse_duration
+from apportion.quantities.windows import parse_duration
 from apportion.reservations import rows
 from apportion.reservations.admission import (
     attributes_of,
@@ -33,7 +33,7 @@ from apportion.reservations.creating import Creating, Made
 from apportion.reservations.defragmenting import Defragmenter
 from apportion.reservations.demand import waiting_asks
 from apportion.reservations.ending import end_now
-from apportion.reservations.ends import told_at
+from apportion.reservations.ends import end_text, told_at
 from apportion.reservations.explaining import explain, look_around, usable_pools
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.lengths import check_length
@@ -303,13 +303,18 @@ def _check_change(
         raise InvalidStateError(
             "its pool is archived, or no longer offered to its tenant",
             given=row["pool_id"],
-            hint=f"It keeps what it has until {format_instant(row['ends_at'])}, or till a release",
+            hint=f"It keeps what it has {_kept(row)}",
         )
     draft = draft_of(row)
     attributes = attributes_of(draft.ask, end - row["starts_at"], members=draft.members)
     check_update(caller, pool, attributes, longer=end > row["ends_at"])
     check_length(pool, end - row["starts_at"], **given)
     return pool
+
+
+def _kept(row: Row) -> str:
+    end = end_text(row)
+    return "till a release" if end is None else f"until {end}, or till a release"
 
 
 async def _find(

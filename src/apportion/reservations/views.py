@@ -10,6 +10,7 @@ from apportion.bookings.service import BookingView
 from apportion.quantities.shares import exact_text
 from apportion.reservations import rows
 from apportion.reservations.arrangement import show_gang, show_placement
+from apportion.reservations.ends import has_no_end
 from apportion.reservations.plan import Placed
 from apportion.reservations.reasons import Waiting
 from apportion.reservations.schemas import BookingOut, HostOut, ReservationView
@@ -31,6 +32,7 @@ def show_made(decision: Placed | Waiting) -> ReservationView:
 
 
 def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationView:
+    endless = has_no_end(row)
     pieces = sum(device["count"] for device in row["devices"])
     return ReservationView(
         id=row["id"],
@@ -46,8 +48,9 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
         gang=show_gang(row),
         topology=row["topology"],
         start=row["starts_at"] or row["asked_start"],
-        end=row["ends_at"] or row["asked_end"],
+        end=None if endless else row["ends_at"] or row["asked_end"],
         end_before=row["end_before"],
+        open_ended=endless,
         series_id=row["series_id"],
         pending_until=row["pending_until"],
         created_at=row["created_at"],
@@ -66,8 +69,8 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
                     "atom": each.atom,
                     "share": each.share,
                     "start": each.start,
-                    "end": each.end,
-                    "held_until": each.held_until,
+                    "end": None if endless else each.end,
+                    "held_until": None if endless else each.held_until,
                 }
             )
             for each in booked

@@ -88,12 +88,12 @@ class FreeWindow(View):
     """A window in which an ask has room, and where; nothing is held.
 
     It could last until ``until``: null where nothing is booked behind it. Of a gang that is not
-    looked for, and ``until`` is its end.
+    looked for, and ``until`` is its end. ``end`` is null for an ask without one.
     """
 
     pool_id: str
     start: AwareDatetime
-    end: AwareDatetime
+    end: AwareDatetime | None
     until: AwareDatetime | None
     nodes: list[str]
     gpus: list[GpuRoom]

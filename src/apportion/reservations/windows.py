@@ -13,7 +13,7 @@ from apportion.quantities.windows import (
     parse_duration,
     parse_instant,
 )
-from apportion.reservations.lengths import check_lead, check_length
+from apportion.reservations.lengths import check_lead, check_length, check_open_ended
 from apportion.reservations.schemas import ReservationAsk
 
 LAST: Final = datetime.max.replace(tzinfo=UTC)
@@ -24,16 +24,20 @@ LAST: Final = datetime.max.replace(tzinfo=UTC)
 class AskedWindow:
     """[start, end), or ``duration`` from ``start``, which is now where it is None.
 
-    With ``end_before`` it begins at ``start`` or any time later, if it is over by then.
+    With ``end_before`` it begins at ``start`` or any time later, if it is over by then. With
+    ``open_ended`` it goes on to the last instant of the calendar.
     """
 
     start: datetime | None
     end: datetime | None = None
     duration: timedelta | None = None
     end_before: datetime | None = None
+    open_ended: bool = False
 
     def length(self, now: datetime) -> timedelta:
-        """Return how long it lasts."""
+        """Return how long it lasts, to the last instant of the calendar where it has no end."""
+        if self.open_ended:
+            return LAST - (self.start or now)
         if self.duration is not None:
             return self.duration
         assert self.end is not None  # noqa: S101 - one of the two is given
@@ -44,17 +48,19 @@ def read_window(request: ReservationAsk, now: datetime) -> AskedWindow:
     """Read the window; InvalidInputError for one that is past, backward, or said in two ways."""
     start = None if request.start is None else parse_instant(request.start, field="start")
     end = None if request.end is None else parse_instant(request.end, field="end")
-    if (request.duration is None) == (end is None):
+    if not request.open_ended and (request.duration is None) == (end is None):
         raise InvalidInputError(
             "give either a duration or an end",
             field="duration",
             given=request.duration,
-            allowed='a duration such as "4h", or start and end',
+            allowed='a duration such as "4h", start and end, or open_ended',
         )
     if start is not None and start < now:
         raise InvalidInputError(
             "lies in the past", field="start", given=request.start, hint="Leave it out to begin now"
         )
+    if request.open_ended:
+        return _without_end(request, start)
     if end is None:
         return _with_length(request, start, now)
     if request.end_before is not None:
@@ -69,6 +75,19 @@ def read_window(request: ReservationAsk, now: datetime) -> AskedWindow:
     if end <= start:
         raise InvalidInputError("must lie after the start", field="end", given=request.end)
     return AskedWindow(start=start, end=end)
+
+
+def _without_end(request: ReservationAsk, start: datetime | None) -> AskedWindow:
+    for field in ("duration", "end", "end_before"):
+        given = getattr(request, field)
+        if given is not None:
+            raise InvalidInputError(
+                "says when it ends, and open_ended that it does not",
+                field=field,
+                given=given,
+                allowed="open_ended, with a start or without, or one of the others",
+            )
+    return AskedWindow(start=start, open_ended=True)
 
 
 def _with_length(request: ReservationAsk, start: datetime | None, now: datetime) -> AskedWindow:
@@ -101,7 +120,10 @@ def hold_to_pools(
         ("end", request.end) if window.duration is None else ("duration", request.duration)
     )
     for pool in pools:
-        check_length(pool, window.length(now), field=field, given=given)
+        if window.open_ended:
+            check_open_ended(pool)
+        else:
+            check_length(pool, window.length(now), field=field, given=given)
     if window.end_before is None and not movable:
         for pool in pools:
             check_lead(pool, window.start, now)

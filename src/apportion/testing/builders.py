@@ -154,7 +154,7 @@ def ask(
     **request: Any,
 ) -> ReservationCreate:
     """Build a reservation of one hour from now, or of the window given."""
-    if duration is None and end is None:
+    if duration is None and end is None and not request.get("open_ended"):
         duration = "1h"
     pools = {"pool_id": pool} if isinstance(pool, str) else {"pool_ids": [*pool]}
     given = {

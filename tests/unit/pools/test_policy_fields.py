@@ -102,6 +102,7 @@ BAD = [
     ),
     ("mig", {"maxPending": 6}, "maxPending", 6, f"{DURATION}, or 0s"),
     ("mig", {"maxPending": "6 h"}, "maxPending", "6 h", f"{DURATION}, or 0s"),
+    ("mig", {"reserveAfter": "soon"}, "reserveAfter", "soon", f"{DURATION}, or 0s"),
     ("timeslice", {"replicas": 0}, "replicas", 0, "1 to 48"),
     ("timeslice", {"replicas": 49}, "replicas", 49, "1 to 48"),
     ("timeslice", {"replicas": True}, "replicas", True, "1 to 48"),
