@@ -204,7 +204,13 @@ async def test_what_waits_says_why_with_counts_of_all_nodes_and_the_story_outliv
         inventory("n7", gpu("H100", 0, *wanted, node="n7")),
     ]
     pool = await world.pool(
-        pool_of("H100", "mig", maxPending="12h", quota={"gpu.mig": 5, "gpuEquivalents": 100}),
+        pool_of(
+            "H100",
+            "mig",
+            maxPending="12h",
+            reserveAfter="0s",
+            quota={"gpu.mig": 5, "gpuEquivalents": 100},
+        ),
         *nodes,
     )
     four = device("gpu.mig", profile="4g.40gb")
@@ -225,7 +231,7 @@ async def test_what_waits_says_why_with_counts_of_all_nodes_and_the_story_outliv
         {"pool_id": pool.id, "devices": [four.model_dump(by_alias=True)], "duration": "1h"}
     )
     [seen] = (await world.reservations.find_earliest(world.caller, wish)).pools
-    assert (seen.window.start, seen.window.node) == (MONDAY + 7 * HOUR, "n7")
+    assert (seen.window.start, seen.window.nodes) == (MONDAY + 7 * HOUR, ["n7"])
     await world.tick(hours=6, minutes=59)
     assert (await world.get(view)).state == "pending"
     await world.tick(minutes=1)

@@ -163,7 +163,9 @@ async def test_a_page_of_quotas_costs_the_same_wherever_it_begins(big, crowd):
         )
         # 520 offers are a few blocks, and read as a whole.
         assert first["scans"] | deep["scans"] <= {"offers"}
-        assert deep["blocks"] < 2 * first["blocks"] < 3000
+        # Where the table is new, the first page is a few blocks; to read all of it is thousands.
+        assert deep["blocks"] < max(2 * first["blocks"], 400)
+        assert first["blocks"] < 1500
 
 
 async def test_pages_hold_each_pool_once_by_whatever_way_it_is_reached(world):

@@ -26,7 +26,8 @@ FILL = """
         'res_' || lpad(n::text, 26, '0'), 'root', 'tok', 'job-' || n %% 1000,
         CASE WHEN n %% 1000 = 0 THEN small ELSE big END, ARRAY[big, small],
         CASE WHEN n > many - 1000 THEN 'active' WHEN n %% 500 = 0 THEN 'failed' ELSE 'ended' END,
-        '{"code": "expired"}', '[{}]', 0, 0, '1h', moment, moment + interval '1h', moment, '{}',
+        '{"code": "expired"}', '[{"class": "gpu", "count": 1, "units": 1}]',
+        0, 0, '1h', moment, moment + interval '1h', moment, '{}',
         'root', '', moment, moment
     FROM (VALUES (%(small)s, %(big)s, %(many)s::int)) AS given (small, big, many),
         generate_series(1, many) AS n,

@@ -297,6 +297,8 @@ class Services(RuleBasedStateMachine):
         assert self.run(self.world.drift()) == {}
 
 
+# Thirty steps of a world each; on a busy machine they take their time.
+@pytest.mark.timeout(400)
 def test_whatever_happens_room_is_used_and_rules_hold(template):
     Services.template = template
     run_state_machine_as_test(
