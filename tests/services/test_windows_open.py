@@ -1,5 +1,6 @@
 """Windows without an end: permitted by the pool, shown as such, billed till now, ended at will."""
 
+import asyncio
 import json
 from datetime import timedelta
 from fractions import Fraction
@@ -280,3 +281,35 @@ async def test_a_restarted_server_sees_it_as_the_one_that_placed_it(world, pool)
     view = await world.create(ask(pool.id, device(), start=at(100), duration="1h"))
     assert view.state == "pending"
     assert await world.drift() == {}
+
+
+async def test_all_members_of_a_gang_and_slots_that_are_dealt_again_have_no_end(world):
+    pool = await world.pool(
+        pool_of("T4", "timeslice", replicas=3, openEnded=True, window={"gap": "10m"}),
+        inventory("n1", gpu("T4", 0)),
+        inventory("n2", gpu("T4", 0, node="n2")),
+    )
+    later = await world.create(ask(pool.id, device("gpu.slot"), start=at(9), duration="1h"))
+    gang = await world.create(
+        ask(pool.id, device("gpu.slot"), gang={"members": 4}, vcpu=2, open_ended=True)
+    )
+    assert {each.end for each in gang.bookings} == {None}
+    assert (await world.used(pool))["gpu.slot"] == 5
+    full = await world.create(ask(pool.id, device("gpu.slot", units=3), duration="1h"))
+    assert full.state == "pending"
+    assert await world.findings() == []
+    assert await world.drift() == {}
+    await world.tick(hours=10)
+    assert (await world.get(later)).state == "ended"
+    changed = await update(world, gang, duration="11h")
+    assert {each.end for each in changed.bookings} == {at(11)}
+    assert await world.findings() == []
+    assert await world.drift() == {}
+    await nothing_says_a_far_date(world)
+
+
+async def test_of_several_at_once_one_is_placed_and_the_others_wait(world, pool):
+    views = await asyncio.gather(*(world.create(endless(pool)) for _ in range(6)))
+    assert sorted(view.state for view in views) == ["active", *["pending"] * 5]
+    assert await world.findings() == []
+    await nothing_says_a_far_date(world)
