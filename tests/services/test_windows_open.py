@@ -6,13 +6,15 @@ from datetime import timedelta
 from fractions import Fraction
 
 import pytest
+from pools_acting import offer
+from test_reservations_access import under
 
 from apportion.bookings.service import held_in_pool
-from apportion.errors import ConflictError, InvalidInputError
+from apportion.errors import ConflictError, ForbiddenError, InvalidInputError
 from apportion.reservations.explain import explain_quota
 from apportion.reservations.schemas import ReservationUpdate
 from apportion.reservations.window_schemas import FreeWindowsAsk
-from apportion.reservations.windows import LAST, read_window
+from apportion.reservations.windows import LAST
 from apportion.store.connections import transaction
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
@@ -248,10 +250,17 @@ async def test_who_uses_a_quota_without_an_end_is_shown_so(world, pool):
     assert [(use.id, use.start, use.end) for use in explained.uses] == [(view.id, MONDAY, None)]
 
 
-async def test_policies_see_the_seconds_to_the_end_of_the_calendar(world, pool):
-    request = endless(pool, start=at(1))
-    length = read_window(request, MONDAY).length(MONDAY)
-    assert at(1) + length == LAST
+async def test_a_policy_on_the_length_sees_the_seconds_to_the_end_of_the_calendar(world, pool):
+    acme = await world.tenant("acme")
+    await offer(world, pool, acme, {"gpu": 1, "vcpu": 4, "gpuEquivalents": 1})
+    seconds = -(-(LAST - MONDAY) // timedelta(seconds=1))
+    create = 'forbid(principal, action == Action::"compute:reservations:create", resource)'
+    limit = f"{create} when {{ context.durationSeconds >= {seconds} }};"
+    with pytest.raises(ForbiddenError):
+        await world.reservations.create(under(acme, limit), endless(pool))
+    looser = f"{create} when {{ context.durationSeconds > {seconds} }};"
+    view = await world.reservations.create(under(acme, looser), endless(pool))
+    assert (view.state, view.end) == ("active", None)
 
 
 async def test_another_pool_is_suggested_by_the_flag(world, pool):
