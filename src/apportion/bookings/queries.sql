@@ -391,3 +391,16 @@ SELECT
 FROM bookings
 WHERE gpu_id = ANY (%(gpus)s) AND voided_at IS NULL AND during && tstzrange(%(since)s, NULL)
 ORDER BY gpu_id, lower(during), id;
+
+-- name: calendar
+-- The constraint's own index finds them. A window without an end has none.
+SELECT
+    reservation_id, units::text AS units, lower(planned) AS start,
+    CASE WHEN upper(planned) < '9999-12-31' THEN upper(planned) END AS end,
+    CASE WHEN upper(during) < '9999-12-31' THEN upper(during) END AS held_until
+FROM bookings
+WHERE gpu_id = (SELECT id FROM gpus WHERE uuid = %(gpu_id)s)
+    AND voided_at IS NULL
+    AND during && tstzrange(%(start)s, %(end)s)
+ORDER BY lower(planned), bookings.id
+LIMIT %(limit)s;

@@ -32,8 +32,10 @@ from apportion.bookings.partitions import (
 )
 from apportion.bookings.views import (
     BookingView,
+    CalendarRow,
     PieceHeld,
     allocated,
+    calendar,
     of_reservations,
     pieces_of,
     usage,
@@ -53,6 +55,7 @@ __all__ = [
     "Booked",
     "BookingKey",
     "BookingView",
+    "CalendarRow",
     "Conflict",
     "GpuChange",
     "HeldGpu",
@@ -65,6 +68,7 @@ __all__ = [
     "allocated",
     "book_partition_change",
     "booked_atoms",
+    "calendar",
     "changes",
     "end_at",
     "end_host_at",

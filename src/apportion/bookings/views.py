@@ -65,6 +65,28 @@ async def pieces_of(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class CalendarRow:
+    """Units that a GPU has given for a window; a change of its cut has no reservation."""
+
+    reservation_id: str | None
+    units: str
+    start: datetime
+    end: datetime | None
+    held_until: datetime | None
+
+
+async def calendar(
+    connection: Connection, gpu_id: str, span: tuple[datetime, datetime], *, limit: int
+) -> list[CalendarRow]:
+    """Return the first windows held on a GPU, by its UUID, that reach into a span, by start."""
+    start, end = span
+    cursor = await connection.execute(
+        _QUERIES["calendar"], {"gpu_id": gpu_id, "start": start, "end": end, "limit": limit}
+    )
+    return [CalendarRow(**row) for row in await cursor.fetchall()]
+
+
 async def allocated(connection: Connection, tenant_id: str, now: datetime) -> dict[str, Fraction]:
     """Return how many GPUs of each pool a tenant has booked at this instant, exactly."""
     cursor = await connection.execute(_QUERIES["allocated"], {"tenant_id": tenant_id, "now": now})

@@ -1,9 +1,10 @@
-"""`apportion gpu`: the boards that MIG can split, their profiles and placements."""
+"""`apportion gpu`: boards that MIG can split, their profiles and placements; a GPU's calendar."""
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
+from apportion.cli.calendar_text import add_gpu_calendar_arguments, run_gpu_calendar
 from apportion.cli.draw import can_draw_boxes, draw_spans
 from apportion.cli.output import add_output_argument, print_data, table
 from apportion.errors import InvalidInputError
@@ -14,13 +15,14 @@ _EXAMPLES = """\
 examples:
   apportion gpu list --family H100
   apportion gpu show "NVIDIA H100 80GB HBM3"
-  apportion gpu show a100-sxm4-40gb -o json"""
+  apportion gpu show a100-sxm4-40gb -o json
+  apportion gpu calendar GPU-3f5c... --until 'friday 18:00'"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `list` and `show`."""
+    """Add `list`, `show` and `calendar`."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|show")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="list|show|calendar")
     listing = verbs.add_parser("list", help="list the boards that MIG can split", epilog=_EXAMPLES)
     listing.add_argument("--family", help="only boards of this family, such as H100")
     add_output_argument(listing)
@@ -29,10 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     show.add_argument("model", metavar="MODEL", help="a device name or a key of `gpu list`")
     add_output_argument(show)
+    calendar = verbs.add_parser(
+        "calendar", help="show when a server's GPU is held, and by whom", epilog=_EXAMPLES
+    )
+    add_gpu_calendar_arguments(calendar)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the boards, or one board; 0, or InvalidInputError."""
+    """Print the boards, one board, or a GPU's calendar; 0, or InvalidInputError."""
+    if args.verb == "calendar":
+        return run_gpu_calendar(args)
     if args.verb == "list":
         _list(_of_family(args.family), args.output)
     else:

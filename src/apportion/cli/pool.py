@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from apportion.cli.arguments import whole_number
+from apportion.cli.calendar_text import add_pool_calendar_arguments, run_pool_calendar
 from apportion.cli.connection import add_server_arguments, connect, find_pool, naming
 from apportion.cli.listing import LIMIT_MAX, add_list_arguments, data_of, print_list
 from apportion.cli.output import print_data
@@ -54,6 +55,7 @@ examples:
   apportion pool validate notebooks --gpu-model H100 --policy policy.json
   apportion pool list --owned
   apportion pool show notebooks --draw
+  apportion pool calendar notebooks --node dgx-01
   apportion pool update notebooks --set maxPending=6h --unset placement
   apportion pool offer notebooks acme --quota gpu.mig=32 --priority 10
   apportion pool offers notebooks
@@ -168,6 +170,11 @@ _VERBS: Final[Mapping[str, tuple[str, _Add, _Do]]] = {
     "create": ("create a pool", add_create_arguments, create),
     "list": ("list pools, one's own and offered ones", _add_list_arguments, _list),
     "show": ("show a pool, its quotas and its GPUs", _add_show_arguments, _show),
+    "calendar": (
+        "show when its GPUs are held",
+        add_pool_calendar_arguments,
+        run_pool_calendar,
+    ),
     "update": ("change its policy or its GPU model", add_update_arguments, update),
     "validate": ("say what create or update would refuse", add_validate_arguments, validate),
     "archive": ("retire it: what runs there runs on", add_archive_arguments, archive),

@@ -50,6 +50,7 @@ RIGHTS: Final[Mapping[str, str]] = {
     "plan_layout": "compute:pools:manage",
     "cancel_layout": "compute:pools:manage",
     "list_gpus": "compute:gpus:read",
+    "get_gpu_calendar": "compute:gpus:read",
     "list_atoms": "compute:atoms:read",
     "list_quotas": "compute:quotas:read",
     "get_quota": "compute:quotas:read",

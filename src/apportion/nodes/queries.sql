@@ -247,6 +247,7 @@ FROM gpus
 JOIN nodes ON nodes.id = gpus.node_id
 WHERE (gpus.tenant_id = %(tenant_id)s OR gpus.pool_id = ANY (%(offered)s))
     AND gpus.uuid > %(after)s
+    AND (%(id)s::text IS NULL OR gpus.uuid = %(id)s)
     AND (%(pool_id)s::text IS NULL OR gpus.pool_id = %(pool_id)s)
     AND (%(node)s::text IS NULL OR nodes.name = %(node)s)
 ORDER BY gpus.uuid

@@ -58,6 +58,7 @@ __all__ = [
     "count_fleet",
     "cut_of",
     "cut_text",
+    "find_gpu",
     "find_node",
     "fleet_revisions",
     "get_node",
@@ -205,16 +206,21 @@ async def list_gpus(
     Whoever may book in a pool has to see what there is; who holds it is shown to nobody here.
     """
     parameters = {
-        "tenant_id": caller.tenant_id,
         "after": after,
         "limit": limit,
         "pool_id": pool_id,
         "node": node,
     }
     async with transaction(runtime.db) as connection:
-        offered = await offered_pools(connection, caller)
-        cursor = await connection.execute(_QUERIES["list_gpus"], {**parameters, "offered": offered})
-        return [GpuView(**row) for row in await cursor.fetchall()]
+        return await _gpus(connection, caller, parameters)
+
+
+async def find_gpu(connection: Connection, caller: Caller, gpu_id: str) -> GpuView:
+    """Return a GPU of the caller's pools or of those it is offered; NotFoundError for any other."""
+    found = await _gpus(connection, caller, {"id": gpu_id})
+    if not found:
+        raise NotFoundError("no such GPU", field="gpu_id", given=gpu_id)
+    return found[0]
 
 
 async def list_atoms(
@@ -376,3 +382,12 @@ def _atom_view(row: Mapping[str, Any]) -> AtomView:
     share = Fraction(row["share_num"], row["share_den"])
     fields = {key: row[key] for key in AtomView.model_fields if key in row}
     return AtomView.model_validate({**fields, "share": share})
+
+
+async def _gpus(
+    connection: Connection, caller: Caller, filters: Mapping[str, object]
+) -> list[GpuView]:
+    everything = {"id": None, "after": "", "limit": 1, "pool_id": None, "node": None}
+    mine = {"tenant_id": caller.tenant_id, "offered": await offered_pools(connection, caller)}
+    cursor = await connection.execute(_QUERIES["list_gpus"], {**everything, **filters, **mine})
+    return [GpuView(**row) for row in await cursor.fetchall()]

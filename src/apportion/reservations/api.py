@@ -14,6 +14,7 @@ from apportion.doors.schemas import Schema
 from apportion.errors import ApportionError, InvalidInputError
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations import explain
+from apportion.reservations.calendar import gpu_calendar
 from apportion.reservations.schemas import (
     BatchPlan,
     Defragmentation,
@@ -28,9 +29,11 @@ from apportion.reservations.schemas import (
     State,
 )
 from apportion.reservations.service import Reservations
-from apportion.reservations.window_schemas import FreeWindows, FreeWindowsAsk, Outlook
+from apportion.reservations.window_schemas import FreeWindows, FreeWindowsAsk, GpuCalendar, Outlook
 
 router = APIRouter(route_class=Door, tags=["reservations"])
+
+Instant = Annotated[str, Query(json_schema_extra={"format": "date-time"})]
 
 BATCH_MAX = 500
 """The most reservations of one batch."""
@@ -217,6 +220,20 @@ async def explain_quota(
         next_cursor=following,
         accounted=found.accounted,
     )
+
+
+@router.get("/v1/gpus/{gpu_id}/calendar", summary="Which units of a GPU are held when")
+async def get_gpu_calendar(
+    runtime: TheRuntime,
+    caller: TheCaller,
+    *,
+    gpu_id: Annotated[str, Path()],
+    start: Annotated[Instant | None, Query(description="Default: now.")] = None,
+    end: Annotated[
+        Instant | None, Query(description="Default: 24 hours after the start; 31 days at most.")
+    ] = None,
+) -> GpuCalendar:
+    return await gpu_calendar(runtime, caller, gpu_id, start, end)
 
 
 @router.post(

@@ -396,3 +396,12 @@ FROM reservations
 WHERE id = ANY (%(ids)s) AND state IN ('placed', 'active')
 ORDER BY id
 FOR NO KEY UPDATE;
+
+-- name: names_seen
+-- Of some reservations those of a tenant, of those below it, and those in its pools.
+SELECT reservations.id, reservations.name
+FROM reservations
+JOIN tenants ON tenants.id = reservations.tenant_id
+LEFT JOIN pools ON pools.id = reservations.pool_id
+WHERE reservations.id = ANY (%(ids)s)
+    AND (%(tenant_id)s = ANY (tenants.ancestors) OR pools.tenant_id = %(tenant_id)s);

@@ -57,6 +57,36 @@ class FreeWindowsAsk(ReservationAsk):
     k: Annotated[int, Field(strict=True, ge=1, le=WINDOWS_MAX)] = 5
 
 
+class CalendarWindow(View):
+    """Units of a GPU that somebody has in a window, and nobody else before ``held_until``.
+
+    ``what`` is a reservation that the caller may see, ``reserved`` by somebody else, or a change of
+    what the GPU is cut into (``partition``). Without an end it is held until that is known.
+    """
+
+    what: Literal["reservation", "reserved", "partition"]
+    reservation_id: str | None
+    name: str | None
+    units: str
+    start: AwareDatetime
+    end: AwareDatetime | None
+    held_until: AwareDatetime | None
+
+
+class GpuCalendar(View):
+    """What is held on a GPU from ``start`` to ``end``, by start.
+
+    Of more windows than one answer holds the first are told: ``end`` is then sooner than asked for,
+    and the calendar goes on from there.
+    """
+
+    gpu_id: str
+    pool_id: str
+    start: AwareDatetime
+    end: AwareDatetime
+    windows: list[CalendarWindow]
+
+
 class SeriesView(View):
     """A series, how many of its reservations are in which state, and a page of them, by start."""
 

@@ -25,6 +25,7 @@ from apportion.reservations.schemas import (
 from apportion.reservations.window_schemas import (
     FreeWindows,
     FreeWindowsAsk,
+    GpuCalendar,
     Outlook,
     SeriesCreate,
     SeriesView,
@@ -143,6 +144,21 @@ class AsyncReservations(AsyncAsking):
         return await self._send(
             "GET", path, QuotaExplained, query={"limit": limit, "cursor": cursor}
         )
+
+    async def get_gpu_calendar(
+        self,
+        gpu_id: str,
+        *,
+        start: datetime | str | None = None,
+        end: datetime | str | None = None,
+    ) -> GpuCalendar:
+        """Show which units of a GPU are held when: now and 24 hours on, where not said otherwise.
+
+        An answer whose end is sooner than asked for goes on from there.
+        """
+        query = {"start": instant_of(start), "end": instant_of(end)}
+        path = path_of("gpus", gpu_id, "calendar")
+        return await self._send("GET", path, GpuCalendar, query=query)
 
     async def get_usage(
         self, start: datetime | str, end: datetime | str | None = None
