@@ -28,7 +28,8 @@ from apportion.pools.policy import PlacementPolicy
 from apportion.reservations.schemas import LIVE, ReservationUpdate
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-POLICIES = get_args(PlacementPolicy)
+POLICIES = tuple(each for each in get_args(PlacementPolicy) if each != "exact")
+"""Those of single asks; batches are planned exactly."""
 TOGETHER = {"slots": "gpu", "mig": "gpu", "whole": "numa"}
 """What may be asked of pieces that lie together, and may come true; NUMA nodes are not reported."""
 SEATS = 48
