@@ -25,8 +25,7 @@ from apportion.reservations import rows
 from apportion.reservations.admission import Draft
 from apportion.reservations.changing import NewEnd, change_end
 from apportion.reservations.fleet import Fleet, instant_of, micros
-from apportion.reservations.lifecycle import draft_of
-from apportion.reservations.placer import Placer
+from apportion.reservations.lifecycle import Lifecycle, draft_of
 from apportion.reservations.plan import Placed, Planner
 from apportion.reservations.schemas import Defragmentation, Defragmented, MoveOut, PlaceOut
 from apportion.reservations.slack import held_until
@@ -35,7 +34,7 @@ from apportion.store.runtime import Runtime
 from apportion.tenants.service import find_ancestors
 
 MOVABLE_MAX = 500
-"""How many reservations of a pool are weighed: those that begin first."""
+"""How many reservations of a pool are weighed: those that begin last."""
 WANTED_MAX = 32
 """For how many that wait room is looked for: the first in line."""
 _MANAGE = "compute:pools:manage"
@@ -65,9 +64,9 @@ class _Found:
 class Defragmenter:
     """Plans moves in a pool, and makes them."""
 
-    def __init__(self, runtime: Runtime, placer: Placer) -> None:
+    def __init__(self, runtime: Runtime, lifecycle: Lifecycle) -> None:
         self._runtime = runtime
-        self._placer = placer
+        self._lifecycle = lifecycle
 
     async def run(self, caller: Caller, pool_id: str, request: Defragmentation) -> Defragmented:
         """Plan, and with ``apply`` do it: all moves or none.
@@ -86,7 +85,7 @@ class Defragmenter:
         successors = await retrying(self._runtime.db, work)
         waiting = [draft_of(found.wanted[each.key]) for each, _ in found.plan.placed]
         if waiting:
-            await self._place(waiting)
+            await self._lifecycle.place_waiting(waiting)
         return _told(pool_id, found, successors, applied=True)
 
     # -- planning ----------------------------------------------------------------------------------
@@ -152,14 +151,9 @@ class Defragmenter:
                 successors[row["id"]] = own_id = self._runtime.new_id("res")
                 draft = _going_on(draft, own_id, (move.at, row["ends_at"]), now)
             pool = pools.get((draft.tenant_id, pool_id))
-            made = (
-                None
-                if pool is None
-                else planner.take(draft, pool, move.offer, (move.at, row["ends_at"]))
-            )
-            if not isinstance(made, Placed):
+            if pool is None:
                 raise _overtaken()
-            placed.append(made)
+            placed.append(planner.take(draft, pool, move.offer, (move.at, row["ends_at"])))
         await self._write(connection, caller, placed, (locked, successors), now)
         return successors
 
@@ -203,19 +197,6 @@ class Defragmenter:
         for each in fresh:
             charges = {each.quota_key(of): amount for of, amount in each.charges.items()}
             await charge(connection, charges)
-
-    async def _place(self, drafts: Sequence[Draft]) -> None:
-        async with transaction(self._runtime.db) as connection:
-            above = await find_ancestors(connection, [draft.tenant_id for draft in drafts])
-        await self._placer.place(
-            [
-                replace(
-                    each, by=Caller(each.tenant_id, SYSTEM.actor, ancestors=above[each.tenant_id])
-                )
-                for each in drafts
-                if each.tenant_id in above
-            ]
-        )
 
 
 def _read(request: Defragmentation) -> tuple[timedelta, timedelta]:

@@ -36,7 +36,7 @@ class Lifecycle:
         self.hint = asyncio.Event()
         """Set when something was given back: the clock's loop need not wait for its next tick."""
         self._line = Line(runtime, fleet)
-        self._reserving = Reserving(runtime, draft_of, self._try)
+        self._reserving = Reserving(runtime, draft_of, self.place_waiting)
 
     async def advance(self) -> int:
         """Bring every reservation to where the clock says; returns how many changed.
@@ -67,12 +67,13 @@ class Lifecycle:
         changed = 0
         async with aclosing(self._line.due(self._runtime.now())) as pages:
             async for page in pages:
-                changed += await self._try([draft_of(row) for row in page])
+                changed += await self.place_waiting([draft_of(row) for row in page])
         if self._line.is_unfinished:
             self.hint.set()
         return changed
 
-    async def _try(self, drafts: Sequence[Draft]) -> int:
+    async def place_waiting(self, drafts: Sequence[Draft]) -> int:
+        """Try some that wait, each for its tenant as it stands now; count placed and failed."""
         async with transaction(self._runtime.db) as connection:
             above = await find_ancestors(connection, [draft.tenant_id for draft in drafts])
         # A tenant that was deleted just then has nobody above it: what it waits for fails.

@@ -366,7 +366,7 @@ ORDER BY created_at, id
 LIMIT %(limit)s;
 
 -- name: movable
--- What may lie elsewhere in a pool, those that begin first.
+-- What may lie elsewhere in a pool, those that begin last.
 SELECT *
 FROM reservations
 WHERE pool_id = %(pool_id)s

@@ -76,7 +76,7 @@ class Reservations:
         self.fleet = Fleet()
         self.placer = Placer(runtime, self.fleet)
         self.lifecycle = Lifecycle(runtime, self.fleet, self.placer)
-        self.defragmenter = Defragmenter(runtime, self.placer)
+        self.defragmenter = Defragmenter(runtime, self.lifecycle)
         self.series = SeriesService(runtime, self.placer)
         self._creating = Creating(runtime, self.placer, self.lifecycle.end_due)
 
