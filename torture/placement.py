@@ -213,8 +213,8 @@ class _Attack:
 
     async def _reserve_many(self, chance: random.Random) -> None:
         tenant, wishes = _tenant(chance), [self._wish(chance) for _ in range(8)]
-        answers = await self._answer(chance, tenant, lambda at: at.create_reservations(wishes))
-        for answer in answers:
+        batch = await self._answer(chance, tenant, lambda at: at.create_reservations(wishes))
+        for answer in batch.items:
             if isinstance(answer, ApportionError):
                 self.report.counts[f"refused {answer.code}"] += 1
                 self.report.counts["refusals"] += 1
@@ -367,8 +367,8 @@ class _Attack:
             for profile, many in _ALL.items()
             for _ in range(many * _NODES)
         ] + [ask(self.pool_id, device("gpu"), duration="1h") for _ in range(_NODES)]
-        answers = await self.servers.live[0].client().create_reservations(wishes)
-        got = sum(isinstance(each, ReservationView) and bool(each.bookings) for each in answers)
+        batch = await self.servers.live[0].client().create_reservations(wishes)
+        got = sum(isinstance(each, ReservationView) and bool(each.bookings) for each in batch.items)
         if got < len(wishes):
             self.report.violate(f"at the end only {got} of {len(wishes)} pieces can be had")
 

@@ -109,7 +109,7 @@ async def test_each_ask_of_a_batch_stands_alone(pool, with_client):
                 ask(pool.id, device("gpu.mig", profile="3g.40gb"), duration="1h"),
                 ask(pool.id, device("gpu.mig"), duration="1 hour"),
             ]
-        )
+        ).items
         assert got[0].state in {"placed", "active"}
         assert isinstance(got[1], NotFoundError)
         assert str(got[2]) == "devices[0]: gpu.slot atoms exist only in timeslice or mps pools"

@@ -75,11 +75,23 @@ async def test_a_reservation_is_made_and_released(client):
 
 async def test_a_batch_answers_each_in_its_place(client):
     pool = await client.create_pool(pool_of("H100", "exclusive"))
-    good, bad = await client.create_reservations(
+    batch = await client.create_reservations(
         [ask(pool.id, device("gpu"), duration="1h"), ask("pool_none", device("gpu"), duration="1h")]
     )
+    good, bad = batch.items
     assert good.candidates == [pool.id]
     assert isinstance(bad, NotFoundError)
+    assert batch.plans == []
+
+
+async def test_a_batch_tells_what_was_planned_for_its_asks_together(client):
+    pool = await client.create_pool(pool_of("H100", "exclusive"))
+    await client.join_node(pool.id, inventory("n1", gpu("H100", 0), gpu("H100", 1)))
+    exact = ask(pool.id, device("gpu"), duration="1h", placement={"policy": "exact"})
+    batch = await client.create_reservations([exact] * 3)
+    assert sorted(each.state for each in batch.items) == ["active", "active", "pending"]
+    [plan] = batch.plans
+    assert (plan.asks, plan.placed, plan.gpus, plan.optimal) == (3, 2, 2, True)
 
 
 async def test_a_list_is_one_page_when_awaited_and_everything_when_gone_through(client):

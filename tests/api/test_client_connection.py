@@ -193,8 +193,8 @@ def test_an_ask_that_is_sent_again_has_the_same_key(monkeypatch):
 
 def test_two_asks_have_two_keys_and_a_given_key_is_kept():
     answers = [
-        httpx2.Response(200, json={"items": []}),
-        httpx2.Response(200, json={"items": []}),
+        httpx2.Response(200, json={"items": [], "plans": []}),
+        httpx2.Response(200, json={"items": [], "plans": []}),
     ]
     handle, asked = answering(*answers)
     with client_of(handle) as client:

@@ -84,6 +84,20 @@ async def test_slots_lie_on_one_gpu_or_each_on_its_own(world: World):
     assert len((await world.create(ask(pool.id, slots))).bookings) == 3
 
 
+async def test_hundredths_of_several_sizes_lie_on_one_gpu_or_each_on_its_own(world: World):
+    pool = await world.pool(
+        pool_of("T4", "timeslice", shares=100), inventory("n1", gpu("T4", 0), gpu("T4", 1))
+    )
+    sizes = device("gpu.share", units=30), device("gpu.share", units=20)
+    near = await world.create(ask(pool.id, *sizes, placement={"together": "gpu"}))
+    assert len(set(where(near))) == 1
+    apart = await world.create(ask(pool.id, *sizes, placement={"apart": True}))
+    assert len(set(where(apart))) == 2
+    three = device("gpu.share", units=10), *sizes
+    waits = await world.create(ask(pool.id, *three, placement={"apart": True}))
+    assert (waits.state, waits.reason["code"]) == ("pending", "larger_than_any_node")
+
+
 async def test_instances_lie_on_one_gpu_or_each_on_its_own(world: World):
     halves = [gpu("H100", at, "3g.40gb@0", "3g.40gb@4") for at in range(3)]
     pool = await world.pool(pool_of("H100", "mig"), inventory("n1", *halves))

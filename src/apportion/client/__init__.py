@@ -14,7 +14,8 @@ on, with field, given, allowed, hint and details; UnavailableError when no serve
 
 from apportion.client.aio.client import AsyncClient
 from apportion.client.aio.page import AsyncListing, AsyncPage
+from apportion.client.batches import Batch
 from apportion.client.sync.client import Client
 from apportion.client.sync.page import Page
 
-__all__ = ["AsyncClient", "AsyncListing", "AsyncPage", "Client", "Page"]
+__all__ = ["AsyncClient", "AsyncListing", "AsyncPage", "Batch", "Client", "Page"]

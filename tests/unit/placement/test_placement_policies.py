@@ -136,6 +136,8 @@ def test_pieces_that_belong_apart_lie_on_gpus_of_their_own():
     offer = near(index, slots(1, 2), apart=True)
     assert sorted(piece.gpu for piece in offer.pieces) == [1, 2]
     assert near(index, slots(1, 3), apart=True).code == "larger_than_any_node"
+    held = near(index, slots(1), slots(1), apart=True)
+    assert sorted(piece.gpu for piece in held.pieces) == [1, 2]
     cut = pool(node(1, mig(1, "1g", "1g"), mig(2, "1g")))
     assert len({piece.gpu for piece in near(cut, profile("1g", 2), apart=True).pieces}) == 2
     assert isinstance(near(cut, profile("1g", 3), apart=True), Verdict)

@@ -5,9 +5,8 @@ from datetime import datetime
 
 from apportion.client.aio.asking import AsyncAsking
 from apportion.client.aio.page import AsyncListing
-from apportion.client.answers import error_of_problem
+from apportion.client.batches import Batch, batch_of
 from apportion.client.requests import Document, Query, body_of, instant_of, keyed, path_of
-from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations.schemas import (
@@ -40,19 +39,11 @@ class AsyncReservations(AsyncAsking):
         path = path_of("reservations")
         return await self._send("POST", path, ReservationView, keyed(request))
 
-    async def create_reservations(
-        self, requests: Sequence[ReservationCreate | Document]
-    ) -> list[ReservationView | ApportionError]:
+    async def create_reservations(self, requests: Sequence[ReservationCreate | Document]) -> Batch:
         """Reserve up to 500 at once; each stands alone, with its own answer or error."""
         body = {"reservations": [keyed(each) for each in requests]}
         path = path_of("reservations", "batch")
-        answer = await self._connection.ask("POST", path, body=body)
-        return [
-            error_of_problem(item["error"])
-            if "error" in item
-            else ReservationView.model_validate(item["reservation"])
-            for item in answer["items"]
-        ]
+        return batch_of(await self._connection.ask("POST", path, body=body))
 
     async def find_earliest(self, request: ReservationAsk | Document) -> Outlook:
         """Tell when an ask could start in each of its pools, or why never; nothing is held."""

@@ -4,11 +4,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from apportion.client.answers import error_of_problem
+from apportion.client.batches import Batch, batch_of
 from apportion.client.requests import Document, Query, body_of, instant_of, keyed, path_of
 from apportion.client.sync.asking import Asking
 from apportion.client.sync.page import Page
-from apportion.errors import ApportionError
 from apportion.metering.schemas import UsageView
 from apportion.pools.schemas import QuotaResource
 from apportion.reservations.schemas import (
@@ -41,19 +40,11 @@ class Reservations(Asking):
         path = path_of("reservations")
         return self._send("POST", path, ReservationView, keyed(request))
 
-    def create_reservations(
-        self, requests: Sequence[ReservationCreate | Document]
-    ) -> list[ReservationView | ApportionError]:
+    def create_reservations(self, requests: Sequence[ReservationCreate | Document]) -> Batch:
         """Reserve up to 500 at once; each stands alone, with its own answer or error."""
         body = {"reservations": [keyed(each) for each in requests]}
         path = path_of("reservations", "batch")
-        answer = self._connection.ask("POST", path, body=body)
-        return [
-            error_of_problem(item["error"])
-            if "error" in item
-            else ReservationView.model_validate(item["reservation"])
-            for item in answer["items"]
-        ]
+        return batch_of(self._connection.ask("POST", path, body=body))
 
     def find_earliest(self, request: ReservationAsk | Document) -> Outlook:
         """Tell when an ask could start in each of its pools, or why never; nothing is held."""
