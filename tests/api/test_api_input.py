@@ -41,6 +41,12 @@ GOOD = {
         "inventory": {"node": "n1", "host": {"logical_cpus": 8, "memory_mib": 1024}},
     },
     "update_node": {"mig_layout_from": "node"},
+    "create_join_token": {"name": "machine"},
+    "enroll_node": {
+        "evidence": {"token": "apj_"},
+        "public_key": "x",
+        "inventory": {"node": "n1", "host": {"logical_cpus": 8, "memory_mib": 1024}},
+    },
     "set_layout": {"layout": "all-1g.10gb"},
     "plan_layout": {"layout": "all-1g.10gb"},
     "set_quota": {"pool_id": "p", "resource": "gpu", "max": 1},

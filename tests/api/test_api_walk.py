@@ -62,6 +62,7 @@ BODIES = {
         "inventory": inventory("n1", gpu("H100", 0)).model_dump(mode="json", by_alias=True),
     },
     "update_node": {"mig_layout_from": "node"},
+    "create_join_token": {"name": "machine"},
     "set_layout": {"layout": "all-1g.10gb"},
     "plan_layout": {"layout": "all-1g.10gb"},
     "create_reservation": {
@@ -88,6 +89,7 @@ NOBODYS = {
     "policy_id": "pol_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "site_id": "site_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "pool_id": "pool_01kzzzzzzzzzzzzzzzzzzzzzzz",
+    "join_token_id": "join_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "node_id": "node_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "reservation_id": "res_01kzzzzzzzzzzzzzzzzzzzzzzz",
     "series_id": "ser_01kzzzzzzzzzzzzzzzzzzzzzzz",
@@ -113,6 +115,8 @@ OWNER_ONLY = (
     "cancel_layout",
     "report_node",
     "update_node",
+    "revoke_node",
+    "create_join_token",
 )
 
 
@@ -151,6 +155,7 @@ async def world(http, runtime, with_client):
     )
     series = await make("POST", "/v1/series", series_in(pool["id"]))
     nodes = await make("GET", "/v1/nodes", None)
+    joining = await make("POST", f"/v1/pools/{pool['id']}/join-tokens", {"name": "machine"})
     policy = await make(
         "POST",
         "/v1/policies",
@@ -164,6 +169,7 @@ async def world(http, runtime, with_client):
         "policy_id": policy["id"],
         "site_id": site["id"],
         "pool_id": pool["id"],
+        "join_token_id": joining["record"]["id"],
         "node_id": nodes["items"][0]["id"],
         "reservation_id": reserved["id"],
         "series_id": series["id"],

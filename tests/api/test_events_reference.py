@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from trust_machine import Machine
 
 from apportion.partitions.service import Gate
 from apportion.store.connections import transaction
@@ -18,6 +19,13 @@ def documented():
     """Return what the reference says of each type's data."""
     text = REFERENCE.read_text("utf-8").split("## Types\n", 1)[1].split("\n## ", 1)[0]
     return dict(re.findall(r"^\| `([a-z._]+)` \|[^|]*\|[^|]*\| ([^|]*) \|$", text, re.MULTILINE))
+
+
+def join_and_leave(client, pool):
+    """Let a machine join by itself, and refuse it."""
+    client.revoke_join_token(client.create_join_token(pool.id, {"name": "m"}).record.id)
+    let_in = client.create_join_token(pool.id, {"name": "m"})
+    client.revoke_node(Machine("s2", "T4").join(client, let_in.token).node_id)
 
 
 @pytest.fixture
@@ -54,6 +62,7 @@ def story(with_client, clock, runtime, reservations):
         node = client.join_node(slots.id, inventory("s1", gpu("T4", 0, node="s1")))
         client.update_node(node.id, {"mig_layout_from": "node"})
         client.create_reservation(ask(slots.id, device("gpu.slot"), duration="1h"))
+        join_and_leave(client, slots)
         for version, replicas in ((1, 2), (2, 4), (3, 2)):
             client.update_pool(slots.id, {"version": version, "policy": {"replicas": replicas}})
         spread = client.create_pool(

@@ -83,6 +83,17 @@ ROWS = {
         "inventory_at": DAY,
         "created_at": DAY,
     },
+    "join_tokens": {
+        "id": "join_1",
+        "tenant_id": "root",
+        "pool_id": "pool_1",
+        "name": "machine",
+        "class": "metal-host",
+        "hash": b"h" * 32,
+        "created_by": "tok",
+        "created_at": DAY,
+        "expires_at": "2026-03-01 01:00+00",
+    },
     "node_resources": {
         "node_id": 1,
         "tenant_id": "root",

@@ -12,6 +12,9 @@ from apportion.store.connections import Pool, transaction
 pytestmark = pytest.mark.anyio
 
 TOKEN_2 = {"id": "tok_2", "hash": b"i" * 32, "previous_hash": None, "previous_until": None}
+JOIN_2 = {"id": "join_2", "hash": b"i" * 32}
+NODE_2 = {"uid": "node_2", "name": "n2"}
+ENROLLED = {"attestor": "join-token", "enrolled_at": DAY}
 TO_GLOBEX = {"tenant_id": "globex"}
 
 
@@ -125,7 +128,21 @@ BROKEN = {
         ),
         ({}, "quotas_pkey"),
     ],
+    "join_tokens": [
+        ({}, "join_tokens_pkey"),
+        ({"id": "join_2"}, "join_tokens_hash_key"),
+        ({**JOIN_2, "hash": b"short"}, "join_tokens_hash_length"),
+        ({**JOIN_2, "tenant_id": "nobody"}, "join_tokens_tenant_fkey"),
+        ({**JOIN_2, "pool_id": "nothing"}, "join_tokens_pool_fkey"),
+        ({**JOIN_2, "node_id": 99, "used_at": DAY}, "join_tokens_node_fkey"),
+        ({**JOIN_2, "expires_at": DAY}, "join_tokens_ends"),
+        ({**JOIN_2, "used_at": DAY}, "join_tokens_used_by_node"),
+    ],
     "nodes": [
+        ({**NODE_2, "public_key": b"k" * 31, **ENROLLED}, "nodes_public_key_length"),
+        ({**NODE_2, "public_key": b"k" * 32}, "nodes_enrolled_whole"),
+        ({**NODE_2, **ENROLLED}, "nodes_enrolled_whole"),
+        ({**NODE_2, "revoked_at": DAY}, "nodes_revoked_had_key"),
         ({"uid": "node_2"}, "nodes_name_key"),
         ({"name": "n2"}, "nodes_uid_key"),
         ({"uid": "node_2", "name": "n2", "target": "cloud"}, "nodes_target_known"),

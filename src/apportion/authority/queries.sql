@@ -27,6 +27,14 @@ LEFT JOIN tenants AS acting
     AND acting.deleted_at IS NULL
     AND tokens.tenant_id = ANY (acting.ancestors);
 
+-- name: find_nodes
+-- The keys of nodes, and whose pools those are in.
+SELECT nodes.uid, public_key, pools.tenant_id, owner.ancestors
+FROM nodes
+JOIN pools ON pools.id = nodes.pool_id
+JOIN tenants AS owner ON owner.id = pools.tenant_id AND owner.deleted_at IS NULL
+WHERE nodes.uid = ANY (%(ids)s) AND public_key IS NOT NULL AND revoked_at IS NULL;
+
 -- name: hold_tenant
 -- Waits for a deletion under way, and then finds nothing.
 SELECT ancestors FROM tenants WHERE id = %(id)s AND deleted_at IS NULL FOR KEY SHARE;

@@ -11,6 +11,7 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final
 
 from apportion.authority.actions import ACTIONS, GRANTS, Role, covers
@@ -25,6 +26,7 @@ from apportion.authority.engine import (
     effect_of,
 )
 from apportion.errors import ConflictError, ForbiddenError, NotFoundError, UnauthenticatedError
+from apportion.signatures import PrivateKey, PublicKey, private_key
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection, transaction
 from apportion.store.errors import guards, register
@@ -72,6 +74,7 @@ class Caller:
 
     ``ancestors`` is the way from root to the tenant, itself included. ``authority`` is None for the
     control plane itself and for code that uses the services as a library: what it asks is done.
+    ``node_id`` is the node that signed the request: the door lets it do nothing but be that node.
     """
 
     tenant_id: str
@@ -79,6 +82,7 @@ class Caller:
     request_id: str | None = None
     ancestors: tuple[str, ...] = field(default=(), kw_only=True)
     authority: Authority | None = field(default=None, kw_only=True)
+    node_id: str | None = field(default=None, kw_only=True)
 
     @property
     def lineage(self) -> tuple[str, ...]:
@@ -107,6 +111,12 @@ def hash_token(key: bytes, token: str) -> bytes:
     return hmac.digest(key, f"token:{token}".encode(), "sha256")
 
 
+@cache
+def server_key(key: bytes) -> PrivateKey:
+    """Return the key that all servers of a database sign with: nodes know it by its public half."""
+    return private_key(hmac.digest(key, b"server key", "sha256"))
+
+
 def key_id(key: bytes) -> str:
     """Return a name of the server's key that tells nothing about it."""
     return hashlib.sha256(b"apportion key:" + key).hexdigest()[:16]
@@ -122,6 +132,7 @@ class Identities:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._groups = Groups(self._find, most=READ_MAX)
+        self._nodes = Groups(self._find_nodes, most=READ_MAX)
 
     async def authenticate(
         self, token: str, request_id: str | None = None, *, tenant_id: str | None = None
@@ -141,6 +152,30 @@ class Identities:
         if row["acting"] is None:
             raise no_tenant(tenant_id or row["tenant_id"])
         return _caller(row, request_id)
+
+    async def find_node(self, node_id: str) -> tuple[Caller, PublicKey]:
+        """Return the caller that a node is, for its pool's owner, and the key that proves it.
+
+        Raises UnauthenticatedError, in the same words, for one without a key or a revoked one.
+        """
+        row = await self._nodes.ask(None, node_id)
+        if row is None:
+            raise UnauthenticatedError(
+                "the node has no key here, or it is revoked",
+                field="keyid",
+                given=node_id,
+                hint="Let it join again: `apportion node join-token create POOL`",
+            )
+        caller = Caller(
+            row["tenant_id"], node_id, ancestors=tuple(row["ancestors"]), node_id=node_id
+        )
+        return caller, PublicKey.from_public_bytes(row["public_key"])
+
+    async def _find_nodes(self, asked: Sequence[str]) -> list[Mapping[str, Any] | None]:
+        async with transaction(self._runtime.db) as connection:
+            cursor = await connection.execute(_QUERIES["find_nodes"], {"ids": sorted({*asked})})
+            found = {row["uid"]: row for row in await cursor.fetchall()}
+        return [found.get(each) for each in asked]
 
     async def _find(
         self, asked: Sequence[tuple[bytes, str | None]]

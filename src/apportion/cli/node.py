@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from apportion.cli import node_join
 from apportion.cli.connection import PoolNames, add_server_arguments, connect, find_pool, naming
 from apportion.cli.documents import read_json
 from apportion.cli.listing import add_list_arguments, data_of, print_list
 from apportion.cli.output import print_data, table
-from apportion.cli.showing import print_view
+from apportion.cli.showing import fact_lines, print_view
 from apportion.cli.times import both_zones, short_time
 from apportion.errors import ApportionError, InvalidInputError, NotFoundError
 
@@ -34,13 +35,18 @@ examples:
   collect-inventory | apportion node import notebooks -
   apportion node list --health degraded
   apportion node show n1
-  apportion node set n1 --mig-layout-from node"""
+  apportion node set n1 --mig-layout-from node
+  apportion node join-token create notebooks --out n2.token
+  apportion node join-token list --state open
+  apportion node revoke n1 --yes"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `import`, `list`, `show` and `set`."""
+    """Add `import`, `list`, `show`, `set`, `join-token` and `revoke`."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="import|list|show|set")
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="import|list|show|set|join-token|revoke"
+    )
     importing = verbs.add_parser(
         "import", help="take in what nodes report; new ones join the pool", epilog=_EXAMPLES
     )
@@ -68,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="its pool's policy, or the node's own configuration",
     )
     add_server_arguments(setting)
+    node_join.add_verbs(verbs.add_parser, _EXAMPLES)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,11 +82,15 @@ def run(args: argparse.Namespace) -> int:
     with connect(args) as client:
         if args.verb == "import":
             return _import(args, client)
+        if args.verb == "join-token":
+            return node_join.run_join_token(args, client)
         pool = None if args.pool is None else find_pool(client, args.pool, field="--pool")
         if args.verb == "show":
             return _show(args, client, pool)
         if args.verb == "set":
             return _set(args, client, pool)
+        if args.verb == "revoke":
+            return node_join.revoke(args, client, _find(client, args.node, pool))
         pools = PoolNames(client)
         fetch = partial(
             client.list_nodes, pool_id=None if pool is None else pool.id, health=args.health
@@ -176,8 +187,9 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
         "target": node.target,
         "controller": node.controller,
         "reported": both_zones(node.inventory_at),
+        "key": _key_text(node),
     }
-    lines = [node.name, *(f"  {name:<10} {value}" for name, value in facts.items()), ""]
+    lines = [*fact_lines(node.name, facts), ""]
     host = [(each.resource, each.total, each.ratio, each.capacity) for each in node.resources]
     if host:
         lines += [table(("host", "total", "overcommit", "bookable"), host), ""]
@@ -187,6 +199,15 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
     lines.append(table(("gpu", "product", "split", "bookable", "id"), rows) if rows else "no GPUs")
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
+
+
+def _key_text(node: "NodeView") -> str | None:
+    """Say since when a node has a key of its own, and by whose word, or that it is revoked."""
+    if node.enrolled_at is None:
+        return None
+    if node.revoked_at is not None:
+        return f"revoked {both_zones(node.revoked_at)}"
+    return f"since {both_zones(node.enrolled_at)}, by {node.attestor}"
 
 
 def _set(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -> int:

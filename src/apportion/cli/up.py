@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
             key_file=settings.key_file,
             pool_size=settings.pool_size,
             webhook_networks=settings.webhook_networks,
+            clock_skew=timedelta(seconds=settings.node_clock_skew_seconds),
             started=started,
             once=args.once,
         )

@@ -45,6 +45,10 @@ RIGHTS: Final[Mapping[str, str]] = {
     "get_spec": "compute:nodes:report",
     "report_node": "compute:nodes:report",
     "update_node": "compute:nodes:manage",
+    "revoke_node": "compute:nodes:manage",
+    "create_join_token": "compute:nodes:manage",
+    "list_join_tokens": "compute:nodes:read",
+    "revoke_join_token": "compute:nodes:manage",
     "list_layouts": "compute:pools:read",
     "set_layout": "compute:pools:manage",
     "plan_layout": "compute:pools:manage",
@@ -83,8 +87,11 @@ RIGHTS: Final[Mapping[str, str]] = {
 }
 """Operation id to right."""
 
-PUBLIC: Final = frozenset({"get_health", "get_readiness"})
-"""The operations that need no token; the OpenAPI document needs none either."""
+PUBLIC: Final = frozenset({"get_health", "get_readiness", "enroll_node"})
+"""The operations that need no token; the OpenAPI document needs none either.
+
+Who joins shows what vouches for it instead, and signs with the key that it will be known by.
+"""
 
 
 def right_of(operation_id: str) -> str | None:

@@ -4,7 +4,7 @@ FastAPI's own order would tell a caller without a token about the input that it 
 ignore a parameter that it does not know: a typo in a filter must not list everything.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, Final, cast, get_args, get_origin
 
 from fastapi import Depends, Request, Response
@@ -17,6 +17,7 @@ from apportion.authority.service import Caller, Identities, authorize_at_door
 from apportion.doors.body import read_body
 from apportion.doors.problems import shown
 from apportion.doors.rights import right_of
+from apportion.doors.signed import check_body, identify_node, is_signed, sign
 from apportion.doors.texts import check_text
 from apportion.errors import InvalidInputError, UnauthenticatedError
 from apportion.store.errors import translate
@@ -46,16 +47,31 @@ class Door(APIRoute):
 
         async def enter(request: Request) -> Response:
             try:
-                if self.right is not None:
-                    request.state.caller = await identify(request, self.right)
-                _check_parameters(request, known)
-                if self.body_field is not None:
-                    request = await read_body(request)
-                return await handle(request)
+                return await self._enter(request, handle, known)
             except Error as error:
                 raise translate(error) from error
 
         return enter
+
+    async def _enter(
+        self, request: Request, handle: Handler, known: Mapping[str, bool]
+    ) -> Response:
+        signed = is_signed(request)
+        if self.right is not None:
+            request.state.caller = (
+                await identify_node(request, self.name)
+                if signed
+                else await identify(request, self.right)
+            )
+        _check_parameters(request, known)
+        if self.body_field is not None:
+            request = await read_body(request)
+            if signed and self.right is not None:  # of a public operation its route does it
+                await check_body(request)
+        response = await handle(request)
+        if signed:
+            sign(request, response)
+        return response
 
 
 # Dependencies are coroutines though they wait for nothing: FastAPI sends plain functions to a
@@ -101,7 +117,7 @@ def _is_list(annotation: object) -> bool:
     return get_origin(annotation) is list or any(_is_list(each) for each in get_args(annotation))
 
 
-def _check_parameters(request: Request, known: dict[str, bool]) -> None:
+def _check_parameters(request: Request, known: Mapping[str, bool]) -> None:
     for name, value in request.query_params.multi_items():
         if name not in known:
             raise InvalidInputError(

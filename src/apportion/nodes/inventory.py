@@ -1,6 +1,6 @@
 """Taking in what nodes report: one document is a full picture of one node."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -72,6 +72,7 @@ async def take_in(
     names = [document.node for document in documents]
     cursor = await connection.execute(_QUERIES["standings"], {"pool_id": pool.id, "names": names})
     standings = {row["name"]: row for row in await cursor.fetchall()}
+    _check_signed(caller, standings.values())
     derived = [_as_reported(each, pool, standings.get(each.node)) for each in documents]
     _check_once(derived)
     # Whoever keeps a picture of the pool reloads it.
@@ -87,6 +88,18 @@ async def take_in(
     events = [event for each in derived for event in _events(each, pool, nodes)]
     await append(connection, caller, now, events)
     return [nodes[each.document.node]["uid"] for each in derived]
+
+
+def _check_signed(caller: Caller, standings: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse what others say about a node that has a key: only what it signs counts."""
+    for node in standings:
+        if node["has_key"] and node["uid"] != caller.node_id:
+            raise InvalidStateError(
+                "the node has joined with a key of its own, and only what it signs counts",
+                field="node",
+                given=node["name"],
+                hint=f"`apportion node revoke {node['name']}` ends that",
+            )
 
 
 async def derive_again(

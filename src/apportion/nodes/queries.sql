@@ -22,7 +22,9 @@ ORDER BY id
 FOR NO KEY UPDATE OF nodes;
 
 -- name: standings
-SELECT name, agent, converged_at, granted
+SELECT
+    name, uid, agent, converged_at, granted,
+    public_key IS NOT NULL AND revoked_at IS NULL AS has_key
 FROM nodes
 LEFT JOIN node_layouts ON node_id = id
 WHERE nodes.pool_id = %(pool_id)s AND name = ANY (%(names)s);
@@ -30,7 +32,7 @@ WHERE nodes.pool_id = %(pool_id)s AND name = ANY (%(names)s);
 -- name: node
 SELECT
     nodes.id, uid, nodes.pool_id, nodes.name, nodes.agent, mig_layout_from, spec_generation, report_sequence,
-    observed_generation, converged, inventory, granted
+    observed_generation, converged, inventory, granted, public_key
 FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
 LEFT JOIN node_layouts ON node_id = nodes.id
@@ -213,7 +215,8 @@ DELETE FROM node_resources WHERE node_id = ANY (%(node_ids)s);
 -- Those in the tenant's pools, whoever owns the machine.
 SELECT
     nodes.uid AS id, pool_id, nodes.name, nodes.tenant_id, target, controller, health, health_reason,
-    nodes.agent, mig_layout_from, spec_generation, observed_generation, inventory_at,
+    nodes.agent, mig_layout_from, spec_generation, observed_generation, inventory_at, attestor,
+    enrolled_at, revoked_at, encode(public_key, 'base64') AS public_key,
     (SELECT count(*) FROM gpus WHERE gpus.node_id = nodes.id AND present)::int AS gpus,
     COALESCE(
         (
@@ -304,3 +307,76 @@ FROM gpus
 JOIN atoms ON atoms.gpu_id = gpus.id AND retired_at IS NULL
 WHERE gpus.pool_id = %(pool_id)s AND present
 ORDER BY gpus.id, atoms.id;
+
+-- name: enroll
+-- A node that has no key, or had one that is revoked, begins anew as it is asked to be.
+UPDATE nodes
+SET public_key = %(public_key)s, attestor = %(attestor)s, enrolled_at = %(now)s, revoked_at = NULL,
+    agent = %(agent)s, report_sequence = NULL, observed_generation = NULL, observed_at = NULL,
+    converged = '{}', converged_at = NULL
+WHERE pool_id = %(pool_id)s AND name = %(name)s AND (public_key IS NULL OR revoked_at IS NOT NULL)
+RETURNING id, uid;
+
+-- name: revoke_node
+UPDATE nodes SET revoked_at = %(now)s WHERE id = %(id)s AND revoked_at IS NULL RETURNING id;
+
+-- name: insert_join_token
+INSERT INTO join_tokens (
+    id, tenant_id, pool_id, name, class, hash, created_by, created_at, expires_at
+)
+VALUES (
+    %(id)s, %(tenant_id)s, %(pool_id)s, %(name)s, %(class)s, %(hash)s, %(created_by)s, %(now)s,
+    %(expires_at)s
+)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: list_join_tokens
+SELECT
+    join_tokens.id, join_tokens.pool_id, join_tokens.name, class, created_by, join_tokens.created_at,
+    expires_at, used_at, nodes.uid AS node_id, join_tokens.revoked_at,
+    CASE
+        WHEN used_at IS NOT NULL THEN 'used'
+        WHEN join_tokens.revoked_at IS NOT NULL THEN 'revoked'
+        WHEN expires_at <= %(now)s THEN 'expired'
+        ELSE 'open'
+    END AS state
+FROM join_tokens
+LEFT JOIN nodes ON nodes.id = join_tokens.node_id
+WHERE join_tokens.tenant_id = %(tenant_id)s
+    AND join_tokens.id > %(after)s
+    AND (%(id)s::text IS NULL OR join_tokens.id = %(id)s)
+    AND (%(pool_id)s::text IS NULL OR join_tokens.pool_id = %(pool_id)s)
+    AND (
+        %(state)s::text IS NULL
+        OR %(state)s = CASE
+            WHEN used_at IS NOT NULL THEN 'used'
+            WHEN join_tokens.revoked_at IS NOT NULL THEN 'revoked'
+            WHEN expires_at <= %(now)s THEN 'expired'
+            ELSE 'open'
+        END
+    )
+ORDER BY join_tokens.id
+LIMIT %(limit)s;
+
+-- name: revoke_join_token
+UPDATE join_tokens
+SET revoked_at = %(now)s
+WHERE id = %(id)s AND used_at IS NULL AND revoked_at IS NULL
+RETURNING id;
+
+-- name: find_join_token
+-- By its hash: what it lets into, and which node it has let in, with that node's key.
+SELECT
+    join_tokens.id, join_tokens.tenant_id, join_tokens.pool_id, class, used_at, nodes.uid AS node_id,
+    CASE WHEN nodes.revoked_at IS NULL THEN public_key END AS public_key
+FROM join_tokens
+JOIN tenants ON tenants.id = join_tokens.tenant_id AND deleted_at IS NULL
+LEFT JOIN nodes ON nodes.id = join_tokens.node_id
+WHERE hash = %(hash)s AND join_tokens.revoked_at IS NULL
+    AND (used_at IS NOT NULL OR expires_at > %(now)s);
+
+-- name: use_join_token
+UPDATE join_tokens
+SET used_at = %(now)s, node_id = %(node_id)s
+WHERE id = %(id)s AND used_at IS NULL AND revoked_at IS NULL
+RETURNING id;

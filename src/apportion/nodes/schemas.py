@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, Field, PlainSerializer
 
-from apportion.doors.schemas import Name, Schema, Text, View
+from apportion.doors.schemas import IdempotencyKey, Name, Schema, Text, View
 
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 MemoryMib = Annotated[int, Field(strict=True, ge=1, le=2**40)]
 Flag = Annotated[bool, Field(strict=True)]
 Generation = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
 ShareText = Annotated[Fraction, PlainSerializer(str, return_type=str)]
+Secret = Annotated[str, Field(min_length=1, max_length=16_384)]
 AtomClass = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share"]
 
 
@@ -140,7 +141,10 @@ class ResourceView(View):
 
 
 class NodeView(View):
-    """A node as the operator sees it."""
+    """A node as the operator sees it.
+
+    One that joined by itself has a ``public_key``, and an ``attestor`` who vouched for it.
+    """
 
     id: str
     pool_id: str
@@ -154,6 +158,10 @@ class NodeView(View):
     mig_layout_from: Literal["pool", "node"] = "pool"
     spec_generation: int = 1
     observed_generation: int | None = None
+    attestor: str | None = None
+    enrolled_at: AwareDatetime | None = None
+    revoked_at: AwareDatetime | None = None
+    public_key: str | None = None
     gpus: int
     inventory_at: AwareDatetime
     resources: list[ResourceView]
@@ -190,3 +198,64 @@ class AtomView(View):
     bookable: bool
     reason: str | None
     attributes: dict[str, Any]
+
+
+class JoinTokenCreate(Schema):
+    """A token that lets one machine join a pool, once, within ``expires_in`` (an hour by default).
+
+    ``class``, where it is given, has to be the pool's: a token for the wrong pool is a slip.
+    """
+
+    name: Text
+    class_: Text | None = Field(alias="class", default=None)
+    expires_in: Annotated[str, Field(min_length=1, max_length=100)] = "1h"
+    idempotency_key: IdempotencyKey | None = None
+
+
+class JoinTokenView(View):
+    """A join token without its secret, and the node that it let in."""
+
+    id: str
+    pool_id: str
+    name: str
+    class_: str = Field(alias="class")
+    state: Literal["open", "used", "revoked", "expired"]
+    created_by: str
+    created_at: AwareDatetime
+    expires_at: AwareDatetime
+    used_at: AwareDatetime | None
+    node_id: str | None
+    revoked_at: AwareDatetime | None
+
+
+class JoinTokenIssued(View):
+    """A join token with its secret, which is shown this once.
+
+    What stands behind its dot is the fingerprint of the server's key: the machine that joins with
+    it believes no other server.
+    """
+
+    token: str
+    record: JoinTokenView
+
+
+class EnrollRequest(Schema):
+    """What a machine joins with; the request is signed with the key that ``public_key`` is half of.
+
+    ``attestor`` is who vouches for it, and ``evidence`` what shows that: of ``join-token``
+    ``{"token": …}``.
+    """
+
+    attestor: Name = "join-token"
+    evidence: dict[Name, Secret] = Field(max_length=16)
+    public_key: Text
+    inventory: Inventory
+
+
+class EnrollAnswer(View):
+    """What a node is from now on, and whom it believes: ``server_key`` signs what it is told."""
+
+    node_id: str
+    pool_id: str
+    class_: str = Field(alias="class")
+    server_key: str

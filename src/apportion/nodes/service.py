@@ -34,6 +34,8 @@ from apportion.nodes.cuts import (
     with_cut,
 )
 from apportion.nodes.inventory import TARGETS, import_inventories
+from apportion.nodes.join_tokens import create_join_token, list_join_tokens, revoke_join_token
+from apportion.nodes.joining import enroll, key_of, revoke_node
 from apportion.nodes.links import nvlink_domains
 from apportion.nodes.on_demand import NEEDS_RESET
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
@@ -56,16 +58,20 @@ __all__ = [
     "Cut",
     "Node",
     "count_fleet",
+    "create_join_token",
     "cut_of",
     "cut_text",
+    "enroll",
     "find_gpu",
     "find_node",
     "fleet_revisions",
     "get_node",
     "hold_node",
     "import_inventories",
+    "key_of",
     "list_atoms",
     "list_gpus",
+    "list_join_tokens",
     "list_nodes",
     "load_fleet",
     "pool_of",
@@ -73,6 +79,8 @@ __all__ = [
     "raise_specs",
     "recut",
     "report_inventory",
+    "revoke_join_token",
+    "revoke_node",
     "rules",
     "set_layout_from",
     "spec_of",
@@ -98,8 +106,17 @@ def _reported_twice(violation: Violation) -> ConflictError:
     )
 
 
+def _key_taken(violation: Violation) -> ConflictError:
+    del violation
+    return ConflictError(
+        "another node has this key",
+        field="public_key",
+        hint="Each machine makes a key of its own: give this one an empty state directory",
+    )
+
+
 register(
-    {"gpus_uuid_key": _reported_twice}
+    {"gpus_uuid_key": _reported_twice, "nodes_public_key_key": _key_taken}
     | guards(
         "nodes_uid_key",
         "nodes_name_key",
@@ -117,6 +134,9 @@ register(
         "nodes_observed_was_asked",
         "nodes_observed_whole",
         "nodes_converged_is_object",
+        "nodes_public_key_length",
+        "nodes_enrolled_whole",
+        "nodes_revoked_had_key",
         "node_resources_resource_known",
         "node_resources_total_not_negative",
         "node_resources_ratio_range",

@@ -55,6 +55,7 @@ async def take_report(
             accepted=accepted,
             reason=None if accepted else "report_out_of_order",
             generation=node["spec_generation"],
+            sequence=report.sequence if accepted else node["report_sequence"],
         )
 
     return await retrying(runtime.db, work)

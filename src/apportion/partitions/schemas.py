@@ -131,9 +131,10 @@ class ReportAnswer(View):
     """What came of a report. ``generation`` is the one that the node's spec has by now.
 
     One that is not ``accepted`` changed nothing: the node has made a later one, which was here
-    first.
+    first. ``sequence`` is that of the last one taken in.
     """
 
     accepted: bool
     reason: Literal["report_out_of_order"] | None
     generation: int
+    sequence: int = 0

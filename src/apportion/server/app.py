@@ -1,6 +1,7 @@
 """The application: every room's routes behind one door, and every failure a problem document."""
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Final, cast
@@ -12,11 +13,13 @@ from starlette.exceptions import HTTPException
 
 from apportion.authority.service import Identities
 from apportion.doors.problems import RefusedRequestError, respond
+from apportion.doors.signed import CLOCK_SKEW
 from apportion.errors import ApportionError, NotFoundError
 from apportion.events import api as events
 from apportion.events.feed import Feed
 from apportion.metering import api as metering
 from apportion.nodes import api as nodes
+from apportion.nodes import joining_api
 from apportion.partitions import api as partitions
 from apportion.pools import api as pools
 from apportion.pools import quotas_api as quotas
@@ -45,10 +48,12 @@ def create_app(
     *,
     ready: Callable[[], bool],
     webhook_networks: Sequence[Network] = (),
+    clock_skew: timedelta = CLOCK_SKEW,
 ) -> FastAPI:
     """Return the application on a runtime; ``ready`` is what /readyz asks beside the database.
 
-    ``webhook_networks`` are those that webhooks may lead into beside the open one.
+    ``webhook_networks`` are those that webhooks may lead into beside the open one; ``clock_skew``
+    is how far the clocks of nodes may be from this one.
 
     There are no documentation pages: FastAPI's load scripts from elsewhere.
     """
@@ -66,8 +71,9 @@ def create_app(
     app.state.reservations = reservations
     app.state.feed = Feed(runtime)
     app.state.webhook_networks = webhook_networks
+    app.state.clock_skew = clock_skew
     # Routes are tried in this order: what is asked most comes first.
-    machines = (pools, quotas, nodes, partitions)
+    machines = (pools, quotas, nodes, joining_api, partitions)
     rooms = (reservations_api, series_api, tenants, *machines, metering, events, webhooks)
     routers = [*(each.router for each in rooms), health.router(ready)]
     for router in routers:

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ async def up(
     key_file: Path | None,
     pool_size: int,
     webhook_networks: Sequence[Network],
+    clock_skew: timedelta,
     started: Started,
     once: bool,
 ) -> None:
@@ -55,7 +57,7 @@ async def up(
                 pool_size=pool_size,
                 webhook_networks=webhook_networks,
             ) as system,
-            _serving(system, listener, stop),
+            _serving(system, listener, stop, clock_skew),
         ):
             url = _url(*listener.getsockname()[:2])
             work = asyncio.create_task(started(system, url))
@@ -75,13 +77,14 @@ async def up(
 
 @asynccontextmanager
 async def _serving(
-    system: System, listener: socket.socket, stop: asyncio.Event
+    system: System, listener: socket.socket, stop: asyncio.Event, clock_skew: timedelta
 ) -> AsyncGenerator[None]:
     app = create_app(
         system.runtime,
         system.reservations,
         ready=lambda: not stop.is_set(),
         webhook_networks=system.webhook_networks,
+        clock_skew=clock_skew,
     )
     config = uvicorn.Config(
         app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=5

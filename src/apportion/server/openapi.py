@@ -81,7 +81,7 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _problems(method: str, operation: dict[str, Any], *, public: bool) -> dict[int, str]:
     problems = {**_INPUT, **_ALWAYS}
-    if not public:
+    if not public or "requestBody" in operation:
         problems |= _KNOWN_CALLER
     if method != "get":
         problems |= _BODY if "requestBody" in operation else {409: _BODY[409]}

@@ -58,6 +58,7 @@ class Settings(BaseModel):
     database_url: str | None = None
     database_url_file: Path | None = None
     key_file: Path | None = None
+    node_clock_skew_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     pool_size: Annotated[int, Field(ge=1, le=1000)] = 10
     webhook_networks: Networks = ()
     log_level: LogLevel = "info"

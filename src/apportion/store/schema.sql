@@ -230,6 +230,12 @@ CREATE TABLE nodes (
     observed_at timestamptz,
     converged jsonb NOT NULL DEFAULT '{}',
     converged_at timestamptz,
+    -- A node that joined by itself has a key, and says nothing without it; who vouched for it, and when.
+    -- A revoked one is refused until it joins anew.
+    public_key bytea,
+    attestor text,
+    enrolled_at timestamptz,
+    revoked_at timestamptz,
     CONSTRAINT nodes_pkey PRIMARY KEY (id),
     CONSTRAINT nodes_uid_key UNIQUE (uid),
     CONSTRAINT nodes_name_key UNIQUE (pool_id, name),
@@ -245,8 +251,40 @@ CREATE TABLE nodes (
     CONSTRAINT nodes_observed_whole CHECK (
         num_nonnulls(report_sequence, observed_generation, observed_at) IN (0, 3)
     ),
-    CONSTRAINT nodes_converged_is_object CHECK (jsonb_typeof(converged) = 'object')
+    CONSTRAINT nodes_converged_is_object CHECK (jsonb_typeof(converged) = 'object'),
+    CONSTRAINT nodes_public_key_key UNIQUE (public_key),
+    CONSTRAINT nodes_public_key_length CHECK (octet_length(public_key) = 32),
+    CONSTRAINT nodes_enrolled_whole CHECK (
+        num_nonnulls(public_key, attestor, enrolled_at) IN (0, 3)
+    ),
+    CONSTRAINT nodes_revoked_had_key CHECK (revoked_at IS NULL OR public_key IS NOT NULL)
 );
+
+-- Lets one machine join a pool, once. Only a keyed hash of it is kept, like a token's. A used one stays,
+-- and names the node that it let in.
+CREATE TABLE join_tokens (
+    id text NOT NULL,
+    tenant_id text NOT NULL,
+    pool_id text NOT NULL,
+    name text NOT NULL,
+    class text NOT NULL,
+    hash bytea NOT NULL,
+    created_by text NOT NULL,
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL,
+    used_at timestamptz,
+    node_id integer,
+    revoked_at timestamptz,
+    CONSTRAINT join_tokens_pkey PRIMARY KEY (id),
+    CONSTRAINT join_tokens_hash_key UNIQUE (hash),
+    CONSTRAINT join_tokens_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT join_tokens_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
+    CONSTRAINT join_tokens_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id),
+    CONSTRAINT join_tokens_hash_length CHECK (octet_length(hash) = 32),
+    CONSTRAINT join_tokens_ends CHECK (expires_at > created_at),
+    CONSTRAINT join_tokens_used_by_node CHECK ((used_at IS NULL) = (node_id IS NULL))
+);
+CREATE INDEX join_tokens_by_tenant ON join_tokens (tenant_id, id);
 
 -- Host scalars, in whole fine units: vcpu in 1/1000, memoryGiB in MiB, huge pages in pages.
 -- total is what the machine has to give, ratio the overcommit, capacity what may be booked: the product,

@@ -4,12 +4,17 @@ from typing import Literal
 
 from apportion.client.aio.asking import AsyncAsking
 from apportion.client.aio.page import AsyncListing
-from apportion.client.requests import Document, Query, body_of, path_of
+from apportion.client.requests import Document, Query, body_of, keyed, path_of
 from apportion.nodes.schemas import (
     AtomClass,
     AtomView,
+    EnrollAnswer,
+    EnrollRequest,
     GpuView,
     Inventory,
+    JoinTokenCreate,
+    JoinTokenIssued,
+    JoinTokenView,
     NodeReport,
     NodeSpec,
     NodeUpdate,
@@ -67,6 +72,37 @@ class AsyncNodes(AsyncAsking):
         """Take in what a node says that it is."""
         path = path_of("nodes", node_id, "report")
         return await self._send("POST", path, ReportAnswer, body_of(report))
+
+    async def enroll_node(self, request: EnrollRequest | Document) -> EnrollAnswer:
+        """Join a pool as a machine. The request has to be signed: `apportion agent join` does."""
+        return await self._send("POST", path_of("join"), EnrollAnswer, body_of(request))
+
+    async def revoke_node(self, node_id: str) -> NodeView:
+        """Refuse a node until it joins anew; what is booked on it stays."""
+        return await self._send("POST", path_of("nodes", node_id, "revoke"), NodeView)
+
+    async def create_join_token(
+        self, pool_id: str, request: JoinTokenCreate | Document
+    ) -> JoinTokenIssued:
+        """Create a token that lets one machine join; its secret is in this answer alone."""
+        path = path_of("pools", pool_id, "join-tokens")
+        return await self._send("POST", path, JoinTokenIssued, keyed(request))
+
+    def list_join_tokens(
+        self,
+        *,
+        pool_id: str | None = None,
+        state: Literal["open", "used", "revoked", "expired"] | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> AsyncListing[JoinTokenView]:
+        """List the join tokens of the tenant's pools, without their secrets."""
+        query = {"pool_id": pool_id, "state": state, "limit": limit}
+        return self._list(path_of("join-tokens"), JoinTokenView, query, cursor)
+
+    async def revoke_join_token(self, join_token_id: str) -> JoinTokenView:
+        """Let a join token let nobody in any more."""
+        return await self._send("DELETE", path_of("join-tokens", join_token_id), JoinTokenView)
 
     def list_layouts(
         self,
