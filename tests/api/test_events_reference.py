@@ -25,7 +25,7 @@ def join_and_leave(client, pool):
     """Let a machine join by itself, and refuse it."""
     client.revoke_join_token(client.create_join_token(pool.id, {"name": "m"}).record.id)
     let_in = client.create_join_token(pool.id, {"name": "m"})
-    client.revoke_node(Machine("s2", "T4").join(client, let_in.token).node_id)
+    client.revoke_node(Machine("s2").join(client, let_in.token).node_id)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def story(with_client, clock, runtime, reservations):
         node = client.join_node(slots.id, inventory("s1", gpu("T4", 0, node="s1")))
         client.update_node(node.id, {"mig_layout_from": "node"})
         client.create_reservation(ask(slots.id, device("gpu.slot"), duration="1h"))
-        join_and_leave(client, slots)
+        join_and_leave(client, pool)
         for version, replicas in ((1, 2), (2, 4), (3, 2)):
             client.update_pool(slots.id, {"version": version, "policy": {"replicas": replicas}})
         spread = client.create_pool(

@@ -51,7 +51,7 @@ def test_every_error_code_is_documented():
 
 
 def test_every_event_type_is_documented():
-    written = in_code(r'Event\(\s*"([a-z]+\.[a-z_]+)"')
+    written = in_code(r'Event\(\s*"([a-z_]+\.[a-z_]+)"')
     written |= in_code(
         r'"((?:node|reservation|pool|quota)\.(?:joined|reported|started|ended|failed))"'
     )

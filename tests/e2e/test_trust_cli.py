@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def pool(server):
-    return server.pool("H100")
+    return server.pool("H100", "exclusive")
 
 
 def test_a_join_token_is_kept_in_a_file_and_revoked(cli, pool, tmp_path):

@@ -82,6 +82,9 @@ ROWS = {
         "inventory": "{}",
         "inventory_at": DAY,
         "created_at": DAY,
+        "public_key": b"k" * 32,
+        "attestor": "join-token",
+        "enrolled_at": DAY,
     },
     "join_tokens": {
         "id": "join_1",

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.anyio
 
 TOKEN_2 = {"id": "tok_2", "hash": b"i" * 32, "previous_hash": None, "previous_until": None}
 JOIN_2 = {"id": "join_2", "hash": b"i" * 32}
-NODE_2 = {"uid": "node_2", "name": "n2"}
-ENROLLED = {"attestor": "join-token", "enrolled_at": DAY}
+NODE_2 = {"uid": "node_2", "name": "n2", "public_key": b"l" * 32}
+KEYLESS = {"public_key": None, "attestor": None, "enrolled_at": None}
 TO_GLOBEX = {"tenant_id": "globex"}
 
 
@@ -139,31 +139,31 @@ BROKEN = {
         ({**JOIN_2, "used_at": DAY}, "join_tokens_used_by_node"),
     ],
     "nodes": [
-        ({**NODE_2, "public_key": b"k" * 31, **ENROLLED}, "nodes_public_key_length"),
-        ({**NODE_2, "public_key": b"k" * 32}, "nodes_enrolled_whole"),
-        ({**NODE_2, **ENROLLED}, "nodes_enrolled_whole"),
-        ({**NODE_2, "revoked_at": DAY}, "nodes_revoked_had_key"),
-        ({"uid": "node_2"}, "nodes_name_key"),
-        ({"name": "n2"}, "nodes_uid_key"),
-        ({"uid": "node_2", "name": "n2", "target": "cloud"}, "nodes_target_known"),
-        ({"uid": "node_2", "name": "n2", "controller": "nobody"}, "nodes_controller_known"),
-        ({"uid": "node_2", "name": "n2", "health": "fine"}, "nodes_health_known"),
-        ({"uid": "node_2", "name": "n2", "health": "degraded"}, "nodes_health_reason"),
-        ({"uid": "node_2", "name": "n2", "health_reason": "x"}, "nodes_health_reason"),
-        ({"uid": "node_2", "name": "n2", "mig_layout_from": "me"}, "nodes_layout_from_known"),
-        ({"uid": "node_2", "name": "n2", "spec_generation": 0}, "nodes_spec_counted"),
+        ({**NODE_2, "public_key": b"k" * 32}, "nodes_public_key_key"),
+        ({**NODE_2, "public_key": b"k" * 31}, "nodes_public_key_length"),
+        ({**NODE_2, "public_key": None}, "nodes_enrolled_whole"),
+        ({**NODE_2, "attestor": None}, "nodes_enrolled_whole"),
+        ({**NODE_2, **KEYLESS, "revoked_at": DAY}, "nodes_revoked_had_key"),
+        ({**NODE_2, "name": "n1"}, "nodes_name_key"),
+        ({**NODE_2, "uid": "node_1"}, "nodes_uid_key"),
+        ({**NODE_2, "target": "cloud"}, "nodes_target_known"),
+        ({**NODE_2, "controller": "nobody"}, "nodes_controller_known"),
+        ({**NODE_2, "health": "fine"}, "nodes_health_known"),
+        ({**NODE_2, "health": "degraded"}, "nodes_health_reason"),
+        ({**NODE_2, "health_reason": "x"}, "nodes_health_reason"),
+        ({**NODE_2, "mig_layout_from": "me"}, "nodes_layout_from_known"),
+        ({**NODE_2, "spec_generation": 0}, "nodes_spec_counted"),
         (
             {
-                "uid": "node_2",
-                "name": "n2",
+                **NODE_2,
                 "report_sequence": 1,
                 "observed_generation": 2,
                 "observed_at": DAY,
             },
             "nodes_observed_was_asked",
         ),
-        ({"uid": "node_2", "name": "n2", "report_sequence": 1}, "nodes_observed_whole"),
-        ({"uid": "node_2", "name": "n2", "converged": "[]"}, "nodes_converged_is_object"),
+        ({**NODE_2, "report_sequence": 1}, "nodes_observed_whole"),
+        ({**NODE_2, "converged": "[]"}, "nodes_converged_is_object"),
     ],
     "node_resources": [
         ({"resource": "disk"}, "node_resources_resource_known"),

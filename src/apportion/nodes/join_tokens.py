@@ -68,7 +68,7 @@ async def create_join_token(
                 details={"join_token_id": own_id},
             )
         view = await _find(runtime, connection, caller, str(parameters["id"]))
-        await append(connection, caller, now, [_event("created", caller, None, view)])
+        await append(connection, caller, now, [_created(caller, view)])
     return JoinTokenIssued(token=token, record=view)
 
 
@@ -81,7 +81,7 @@ async def list_join_tokens(
     pool_id: str | None = None,
     state: str | None = None,
 ) -> list[JoinTokenView]:
-    """Return the join tokens of the caller's pools by id, without their secrets."""
+    """Return the join tokens of the caller's pools by id, and no secret of theirs."""
     filters = {"pool_id": pool_id, "state": state, "after": after, "limit": limit}
     async with transaction(runtime.db) as connection:
         return await _list(runtime, connection, caller, filters)
@@ -101,7 +101,7 @@ async def revoke_join_token(runtime: Runtime, caller: Caller, join_token_id: str
         if await cursor.fetchone() is None:
             return before
         view = await _find(runtime, connection, caller, join_token_id)
-        await append(connection, caller, now, [_event("revoked", caller, before, view)])
+        await append(connection, caller, now, [_revoked(caller, before, view)])
     return view
 
 
@@ -155,13 +155,21 @@ async def _list(
     return [JoinTokenView.model_validate(row) for row in await cursor.fetchall()]
 
 
-def _event(done: str, caller: Caller, before: JoinTokenView | None, after: JoinTokenView) -> Event:
+def _created(caller: Caller, after: JoinTokenView) -> Event:
     facts = {"pool_id": after.pool_id, "name": after.name}
+    return Event("join_token.created", caller.tenant_id, after.id, facts, after=_shown(after))
+
+
+def _revoked(caller: Caller, before: JoinTokenView, after: JoinTokenView) -> Event:
     return Event(
-        f"join_token.{done}",
+        "join_token.revoked",
         caller.tenant_id,
         after.id,
-        facts,
-        before=None if before is None else before.model_dump(mode="json", by_alias=True),
-        after=after.model_dump(mode="json", by_alias=True),
+        {"pool_id": after.pool_id, "name": after.name},
+        before=_shown(before),
+        after=_shown(after),
     )
+
+
+def _shown(view: JoinTokenView) -> dict[str, object]:
+    return view.model_dump(mode="json", by_alias=True)
