@@ -66,11 +66,13 @@ class Profile:
     smallest figure that any driver was seen to report, in MiB; None where none was seen. ``share``
     is what one instance costs of a GPU hour: its compute slices over the board's. ``memory_slices``
     and ``placements`` are None and empty where the board's geometry is unknown. ``attributes`` are
-    those of its name.
+    those of its name. ``nvml_profile`` is the number by which NVML is asked about the profile, and
+    differs from the id.
     """
 
     name: str
     id: int | None
+    nvml_profile: int | None
     compute_slices: int
     memory_slices: int | None
     memory_mib: int | None

@@ -18,6 +18,7 @@ from apportion.quantities.units import span
 class _ProfileRow(TypedDict):
     name: str
     id: int | None
+    nvml_profile_index: int | None
     compute_slices: int
     memory_slices: int | None
     memory_mib: int | None
@@ -117,6 +118,7 @@ def _profile(profile: _ProfileRow, row: _BoardRow, ruler: Ruler | None) -> Profi
     return Profile(
         name=profile["name"],
         id=profile["id"],
+        nvml_profile=profile["nvml_profile_index"],
         compute_slices=profile["compute_slices"],
         memory_slices=profile["memory_slices"],
         memory_mib=profile["memory_mib"],

@@ -1,0 +1,71 @@
+"""The part of `nvidia-smi` that has no other way: GPU resets, and the length of time slices."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from apportion.errors import InvalidStateError
+from apportion.testing.nvml.layout import Gpu
+from apportion.testing.nvml.simulation import STATE_VARIABLE, Simulation
+
+_NOT_FOUND: Final = 6
+_FAILED: Final = 255
+_NO_DRIVER: Final = 9
+_SLICES: Final = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do one command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="nvidia-smi")
+    parser.add_argument("verb", nargs="?", choices=["compute-policy"])
+    parser.add_argument("-r", "--gpu-reset", action="store_true")
+    parser.add_argument("-i", "--id", required=True)
+    parser.add_argument("--set-timeslice", type=int, choices=range(_SLICES))
+    args = parser.parse_args(arguments)
+    if STATE_VARIABLE not in os.environ:
+        sys.stdout.write("NVIDIA-SMI has failed because it couldn't communicate with the driver.\n")
+        return _NO_DRIVER
+    machine = Simulation(Path(os.environ[STATE_VARIABLE]).parent)
+    now = machine.read()
+    gpus = now.gpus[: now.gpu_count]
+    number = next((at for at, gpu in enumerate(gpus) if _is(gpu, at, args.id)), None)
+    if number is None:
+        sys.stdout.write("No devices were found\n")
+        return _NOT_FOUND
+    if args.set_timeslice is not None:
+        return _set_time_slice(machine, number, args.set_timeslice)
+    return _reset(machine, number, _bus_id(gpus[number]))
+
+
+def _is(gpu: Gpu, number: int, name: str) -> bool:
+    return name in {str(number), gpu.uuid.decode(), _bus_id(gpu)}
+
+
+def _bus_id(gpu: Gpu) -> str:
+    return f"{gpu.pci.domain:08X}:{gpu.pci.bus:02X}:{gpu.pci.device:02X}.0"
+
+
+def _reset(machine: Simulation, number: int, bus_id: str) -> int:
+    said = None
+    if machine.strike("nvidia-smi --gpu-reset", number):
+        said = "In use by another client"
+    else:
+        try:
+            machine.reset(number)
+        except InvalidStateError as error:
+            said = error.message
+    if said is not None:
+        sys.stdout.write(f"The following GPUs could not be reset:\n  GPU {bus_id}: {said}\n")
+        return _FAILED
+    sys.stdout.write(f"GPU {bus_id} was successfully reset.\nAll done.\n")
+    return 0
+
+
+def _set_time_slice(machine: Simulation, number: int, length: int) -> int:
+    with machine.change() as changed:
+        changed.gpus[number].time_slice = length
+    sys.stdout.write("Successfully set the timeslice duration.\n")
+    return 0
