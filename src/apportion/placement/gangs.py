@@ -3,20 +3,24 @@
 Members are placed one after the other, each held for a moment beside those before it. A later
 member may be given room by moving what has not begun: also pieces of members before it, whose
 offers then say where those lie in the end. Where each is to have a node of its own, all that the
-node has is held beside its member.
+node has is held beside its member. Where one finds no room so, and other places of those before it
+could give it some, all ways are gone through (see `arranging`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from apportion.placement.arranging import arrange, is_settled
 from apportion.placement.asks import Ask
 from apportion.placement.findings import LOOKED_AT
 from apportion.placement.offers import HeldKey, Move, Offer
 from apportion.placement.policies import PolicyName
+from apportion.placement.search import SearchExhaustedError, offer_in
 from apportion.placement.state import Held, HostHeld
-from apportion.placement.verdicts import Verdict
+from apportion.placement.verdicts import LASTING, Verdict, verdict
 from apportion.placement.windows import starts_within
 from apportion.quantities.units import WHOLE
 
@@ -55,11 +59,40 @@ class Gang:
         for ask in asks:
             answer = self._index.place(ask, start, end, now, policy)
             if isinstance(answer, Verdict):
-                return replace(answer, placed=len(self.offers))
+                refusal = replace(answer, placed=len(self.offers))
+                if is_settled(asks, apart=apart):
+                    return refusal
+                self.let_go()
+                return self._arrange(asks, (start, end, now), policy, refusal, apart=apart)
             self.hold(answer, ask, start, end)
             if apart:
                 self._close(answer.node, start, end)
         return tuple(self.offers)
+
+    def _arrange(
+        self,
+        asks: Sequence[Ask],
+        window: tuple[int, int, int],
+        policy: PolicyName,
+        refusal: Verdict,
+        *,
+        apart: bool,
+    ) -> tuple[Offer, ...] | Verdict:
+        """Place members that did not fit one after the other, wherever that can be."""
+        start, end, _ = window
+        index = self._index
+        nodes = (each for ask in dict.fromkeys(asks) for each in index.roomy(ask, window, policy))
+        looked_at = {node.id: node for node in islice(nodes, 2 * LOOKED_AT)}
+        try:
+            found = arrange(looked_at.values(), asks, (start, end), apart=apart)
+        except SearchExhaustedError:
+            return _unknown(refusal)
+        for ask, (node_id, chosen) in zip(asks, found or (), strict=False):
+            offer = offer_in(index.nodes[node_id], ask, chosen, window)
+            if offer is None:
+                return refusal
+            self.hold(offer, ask, start, end)
+        return tuple(self.offers) if found else refusal
 
     def hold(self, offer: Offer, ask: Ask, start: int, end: int) -> None:
         """Take one more member, with the moves that make its room."""
@@ -114,6 +147,16 @@ class Gang:
             self._open(node_id)
         for (gpu, key), held in self._moved.items():
             self._index.book(gpu, key, held)
+        self.offers.clear()
+        self._closed.clear()
+        self._moved.clear()
+
+
+def _unknown(refusal: Verdict) -> Verdict:
+    """Say of the nodes that are not refused for good that they may have room, for all we know."""
+    counts = Counter({each.code: each.count for each in refusal.reasons if each.code in LASTING})
+    counts["search_exhausted"] = refusal.nodes - counts.total()
+    return replace(verdict(refusal.nodes, counts), placed=refusal.placed)
 
 
 def gang_opening(

@@ -23,10 +23,10 @@ from apportion.placement.policies import DEFAULT, POLICIES, Policy, PolicyName
 from apportion.placement.reasons import why_held
 from apportion.placement.search import (
     STEPS_MAX,
-    STEPS_MIN,
     SearchExhaustedError,
     offer_of,
     place_on,
+    steps_after,
 )
 from apportion.placement.shapes import Shapes
 from apportion.placement.shelves import Shelves
@@ -203,7 +203,7 @@ class PoolIndex:
                 continue
             seen.add(node.id)
             try:
-                found = place_on(node, ask, start, end, now, steps=_steps(len(cut)))
+                found = place_on(node, ask, start, end, now, steps=steps_after(len(cut)))
             except SearchExhaustedError:
                 cut.add(node.id)
                 continue
@@ -224,7 +224,7 @@ class PoolIndex:
         """Choose room for each of several asks, on any nodes, or say why one of them has none.
 
         They are placed one after the other, each beside those before it, with ``apart`` on nodes
-        of their own; alike ones of one kind of piece fit if they can. Nothing is held.
+        of their own; where that fails, wherever all of them fit. Nothing is held.
         """
         self.advance(now)
         with self.for_a_moment() as gang:
@@ -382,6 +382,14 @@ class PoolIndex:
         if self._timely(window[0], window[1]):
             yield from self._in_gaps(ask, scarce, window, policy)
 
+    def roomy(
+        self, ask: Ask, window: tuple[int, int, int], policy: PolicyName
+    ) -> Iterator[NodeState]:
+        """Yield all nodes that have room for an ask in a window, and perhaps others; some twice."""
+        if ask.devices:
+            return self._candidates(ask, window, POLICIES[policy], sought=True)
+        return iter(self.nodes.values())
+
     def _in_gaps(
         self,
         ask: Ask,
@@ -433,14 +441,6 @@ class PoolIndex:
         if len(self._endings) > 2 * self._held + 64:
             nodes = self.nodes.values()
             self._endings.keep(each for node in nodes for each in endings_of(node))
-
-
-def _steps(cut: int) -> int:
-    """Return how many tries a node gets; each one that was cut short halves them for the next.
-
-    A fleet of like nodes would otherwise cost its size times the most that one node may.
-    """
-    return max(STEPS_MAX >> cut, STEPS_MIN)
 
 
 def _scarcity(device: DeviceAsk) -> tuple[int, int]:

@@ -24,6 +24,14 @@ STEPS_MIN: Final = 200
 """Tries that a node gets even after many others were given up."""
 
 
+def steps_after(cut: int) -> int:
+    """Return how many tries a node gets; each one that was cut short halves them for the next.
+
+    A fleet of like nodes would otherwise cost its size times the most that one node may.
+    """
+    return max(STEPS_MAX >> cut, STEPS_MIN)
+
+
 class SearchExhaustedError(Exception):
     """The search on a node was cut short; the node may or may not have room."""
 
@@ -219,10 +227,20 @@ def assign(ask: Ask, bins: list[Bin], steps: int) -> list[tuple[int, Bin]] | Non
     whole = _whole(ask, [bins[at] for at in fits[0]]) if len(fits) == 1 else None
     if whole is not None:
         return [(0, each) for each in whole]
-    chosen = _Packing(ask, bins, fits).solve(steps)
+    chosen = next(_Packing(ask, bins, fits).solutions(iter(range(steps))), None)
     if chosen is None:
         return None
     return sorted(((device, bins[at]) for device, at in chosen), key=lambda pair: pair[0])
+
+
+def assignments(ask: Ask, bins: list[Bin], steps: Iterator[int]) -> Iterator[list[tuple[int, Bin]]]:
+    """Yield every way to give each piece its bin, as `assign` does: no two bins are taken as alike.
+
+    Raises SearchExhaustedError when ``steps`` come to an end, of which each try takes one.
+    """
+    fits = [[at for at, each in enumerate(bins) if each.takes(device)] for device in ask.devices]
+    for chosen in _Packing(ask, bins, fits, told_apart=True).solutions(steps):
+        yield sorted(((device, bins[at]) for device, at in chosen), key=lambda pair: pair[0])
 
 
 def _whole(ask: Ask, fitting: list[Bin]) -> list[Bin] | None:
@@ -244,12 +262,16 @@ class _Packing:
     """Depth-first search with the three cuts that keep it short.
 
     Pieces of one device ask are alike, so they take bins in one order only; of bins that are
-    alike the first stands for all; and a state that failed once is not entered again. It keeps its
-    own stack: an ask may have more pieces than Python has frames.
+    alike the first stands for all (unless others want them ``told_apart``); and a state that was
+    gone through once is not entered again. It keeps its own stack: an ask may have more pieces than
+    Python has frames.
     """
 
-    def __init__(self, ask: Ask, bins: list[Bin], fits: list[list[int]]) -> None:
+    def __init__(
+        self, ask: Ask, bins: list[Bin], fits: list[list[int]], *, told_apart: bool = False
+    ) -> None:
         devices = ask.devices
+        self.told_apart = told_apart
         self.devices = devices
         self.fits = fits
         # The largest pieces first, then those with few bins: a dead end shows early.
@@ -264,46 +286,49 @@ class _Packing:
                 self.takers[at] |= 1 << device
         self.places: list[int] = []
         """Of each piece placed so far, the position among the bins that fit its device."""
-        self.failed: set[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = set()
+        self.done: set[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = set()
 
-    def solve(self, steps: int) -> list[tuple[int, int]] | None:
-        """Return (device, bin) of each piece, or None; at most ``steps`` bins are tried."""
+    def solutions(self, steps: Iterator[int]) -> Iterator[list[tuple[int, int]]]:
+        """Yield (device, bin) of each piece, in every way; each bin that is tried takes a step."""
         levels = [self._options()]
-        while len(self.places) < len(self.pieces):
-            place = next(levels[-1], None)
+        while levels:
+            if len(self.places) == len(self.pieces):
+                pairs = zip(self.pieces, self.places, strict=True)
+                yield [(device, self.fits[device][place]) for device, place in pairs]
+                place = None
+            else:
+                place = next(levels[-1], None)
             if place is not None:
-                steps -= 1
-                if steps < 0:
+                if next(steps, None) is None:
                     raise SearchExhaustedError
                 self._count(place, -1)
                 self.places.append(place)
                 levels.append(self._options())
                 continue
             levels.pop()
-            if not levels:
-                return None
-            self._count(self.places.pop(), 1)
-        pairs = zip(self.pieces, self.places, strict=True)
-        return [(device, self.fits[device][place]) for device, place in pairs]
+            if levels:
+                self._count(self.places.pop(), 1)
 
     def _options(self) -> Iterator[int]:
         """Yield the places to try for the next piece, in a state that comes back with each try."""
         number = len(self.places)
+        if number == len(self.pieces):
+            return
         device = self.pieces[number]
         units = self.devices[device].units
         first = self._first(number)
-        if self.failed and self._state(first) in self.failed:
+        if self.done and self._state(first) in self.done:
             return
         tried: set[tuple[int, int, int, int]] = set()
         for place in range(first, len(self.fits[device])):
             at = self.fits[device][place]
             # A bin that clashes with others is like none but itself.
-            own = at if self.clashes[at] else -1
+            own = at if self.clashes[at] or self.told_apart else -1
             alike = (self.units[at], self.holders[at], self.takers[at], own)
             if alike[0] >= units and alike[1] > 0 and alike not in tried:
                 tried.add(alike)
                 yield place
-        self.failed.add(self._state(first))
+        self.done.add(self._state(first))
 
     def _first(self, number: int) -> int:
         """Return the first place for a piece: not before the one like it that came before."""

@@ -22,7 +22,7 @@ HELP: Final[dict[str, str]] = {
 }
 
 
-_LASTING: Final = frozenset(
+LASTING: Final = frozenset(
     {
         "pool_empty",
         "selector_matches_nothing",
@@ -64,7 +64,7 @@ class Verdict:
     @property
     def for_good(self) -> bool:
         """Whether it holds for every window, until the fleet changes."""
-        return all(reason.code in _LASTING for reason in self.reasons)
+        return all(reason.code in LASTING for reason in self.reasons)
 
     @property
     def message(self) -> str:
@@ -104,5 +104,5 @@ def verdict(nodes: int, counts: dict[str, int]) -> Verdict:
     if nodes == 0:
         return Verdict(0, (Reason("pool_empty", 0),))
     order = list(HELP)
-    reasons = sorted(counts.items(), key=lambda item: (item[0] in _LASTING, order.index(item[0])))
+    reasons = sorted(counts.items(), key=lambda item: (item[0] in LASTING, order.index(item[0])))
     return Verdict(nodes, tuple(Reason(code, count) for code, count in reasons if count))

@@ -202,6 +202,35 @@ class World:
             for ways in product(*choices)
         )
 
+    def gang_fits(self, members, start, end, *, apart=False, closed=()):
+        """Tell whether all members have a place beside each other, by trying every way."""
+        if not members:
+            return True
+        ask, *others = members
+        pieces = [device for device in ask.devices for _ in range(device.count)]
+        numbers = [n for n, device in enumerate(ask.devices) for _ in range(device.count)]
+        for node in self.nodes:
+            if node.id in closed or not node.healthy or not self.hosts_fit(node, ask, start, end):
+                continue
+            choices = [[o for gpu in node.gpus for o in gpu.options(node.name, d)] for d in pieces]
+            for ways in product(*choices):
+                lying = list(zip(numbers, pieces, ways, strict=True))
+                near = near_enough(ask, [gpu for gpu, _ in ways])
+                if not near or not self._assignable(lying, start, end):
+                    continue
+                held = len(self.bookings)
+                self.bookings += [_counted(*each, start, end) for each in lying]
+                self.hosts.append(
+                    HostBooking(node.id, "gang", start, end, ask.vcpu_milli, ask.memory_mib)
+                )
+                then = (*closed, node.id) if apart else ()
+                fits = self.gang_fits(others, start, end, apart=apart, closed=then)
+                del self.bookings[held:]
+                self.hosts.pop()
+                if fits:
+                    return True
+        return False
+
     def hosts_fit(self, node, ask, start, end):
         for now in range(start, end):
             running = [h for h in self.hosts if h.node == node.id and h.start <= now < h.end]
@@ -300,6 +329,17 @@ class World:
             host = HostBooking(offer.node, holder, start, end, ask.vcpu_milli, ask.memory_mib)
             self.hosts.append(host)
             index.book_host(offer.node, holder, host.held())
+
+
+def _counted(_number, device, where, start, end):
+    """Return what a piece takes where only its amount matters, or the very units of an instance."""
+    gpu, at = where
+    if gpu.split == "mig":
+        units = frozenset(gpu.atoms[at][0])
+    else:
+        seat = {gpu.ruler} if gpu.split == "shares" else set()
+        units = frozenset(range(device.units)) | seat
+    return Booking(gpu.id, ("gang", 0), start, end, units)
 
 
 def _size(units, ruler):

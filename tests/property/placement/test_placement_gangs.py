@@ -1,11 +1,13 @@
 """Gangs: whole or not at all, each member beside the others, and nothing held afterwards."""
 
-from hypothesis import event, given
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
-from placement_judge import Booking, Gpu, Node, World
-from placement_strategies import asks, puzzles, windows, worlds
+from placement_judge import CLASSES, Booking, Gpu, Node, World
+from placement_strategies import LAYOUTS, asks, puzzles, seldom_selectors, windows, worlds
 
 from apportion.placement import POLICIES, Ask, DeviceAsk, Offer, Verdict
+
+MORE = settings(max_examples=6 * settings.default.max_examples)
 
 
 def held_of(index):
@@ -17,11 +19,11 @@ def held_of(index):
     }
 
 
-def judge(world, members, start, end, *, policy="fragmentation"):
+def judge(world, members, start, end, *, policy="fragmentation", apart=False):
     index = world.index()
     index.advance(0)
     before, freed = held_of(index), index.freed
-    answer = index.place_gang(members, start, end, 0, policy)
+    answer = index.place_gang(members, start, end, 0, policy, apart=apart)
     assert held_of(index) == before
     assert index.freed == freed
     if isinstance(answer, Verdict):
@@ -38,6 +40,96 @@ def test_each_member_gets_what_it_asks_beside_the_others(data, world, window, po
     members = [data.draw(asks(world)) for _ in range(data.draw(st.integers(1, 3)))]
     answer = judge(world, members, *window, policy=policy)
     event(f"whole: {not isinstance(answer, Verdict)}")
+
+
+@st.composite
+def small_asks(draw, world):
+    """Draw an ask of few pieces: the judge tries every way to place all members."""
+    ask = draw(asks(world))
+    if 1 <= sum(device.count for device in ask.devices) <= 2:
+        return ask
+    return Ask((), draw(st.integers(1, 3)), ask.memory_mib)
+
+
+@st.composite
+def gangs(draw, world):
+    """Draw members, some of them alike."""
+    first = draw(small_asks(world))
+    others = st.one_of(st.just(first), small_asks(world))
+    return [first, *draw(st.lists(others, max_size=2))]
+
+
+@st.composite
+def contested(draw):
+    """Draw an idle fleet just about as large as a gang, whose members want the same of it."""
+    split = draw(st.sampled_from(["slots", "shares", "mig", "mig", "none"]))
+    numbers = st.integers(1, 3)
+    fleet = tuple(
+        Node(
+            at,
+            tuple(
+                Gpu(
+                    10 * at + each,
+                    split,
+                    {"none": 1, "mig": 8}.get(split) or draw(numbers),
+                    numa=draw(st.sampled_from([0, 1])),
+                    index=each,
+                    atoms=draw(st.sampled_from(LAYOUTS[1:])) if split == "mig" else (),
+                )
+                for each in range(draw(numbers))
+            ),
+            draw(numbers),
+            8,
+        )
+        for at in range(draw(st.integers(1, 2)))
+    )
+    devices = st.builds(
+        DeviceAsk,
+        st.just(CLASSES[split]),
+        st.sampled_from([1, 1, 2]),
+        st.sampled_from([1, 2]) if split in ("slots", "shares") else st.just(1),
+        seldom_selectors,
+    )
+    pairs = st.builds(
+        Ask,
+        st.one_of(st.tuples(devices), st.tuples(devices, devices)),
+        st.integers(0, 2),
+        together=st.sampled_from(["node", "node", "numa", "gpu"]),
+        apart=st.booleans(),
+    )
+    first = draw(pairs)
+    members = [first, *draw(st.lists(st.one_of(st.just(first), pairs), min_size=1, max_size=2))]
+    pieces = [device for ask in members for device in ask.devices for _ in range(device.count)]
+    assume(len(pieces) <= 5)  # the judge tries every way
+    return World(fleet), members
+
+
+@MORE
+@given(contested(), st.sampled_from(sorted(POLICIES)), st.sampled_from([False, False, True]))
+def test_members_that_want_the_same_place_are_given_others_where_there_are_some(
+    case, policy, apart
+):
+    world, members = case
+    fits = world.gang_fits(members, 0, 1, apart=apart)
+    answer = judge(world, members, 0, 1, policy=policy, apart=apart)
+    event(f"alike: {len(set(members)) == 1}, whole: {fits}")
+    assert isinstance(answer, Verdict) != fits
+
+
+@MORE
+@given(st.data(), worlds(max_nodes=2), windows, st.sampled_from(sorted(POLICIES)), st.booleans())
+def test_a_gang_is_refused_only_where_no_way_to_place_all_members_exists(
+    data, world, window, policy, apart
+):
+    members = data.draw(gangs(world))
+    fits = world.gang_fits(members, *window, apart=apart)
+    answer = judge(world, members, *window, policy=policy, apart=apart)
+    event(f"alike: {len(set(members)) == 1}, whole: {fits}")
+    assert isinstance(answer, Verdict) != fits
+    if not fits:
+        assert sum(each.count for each in answer.reasons) == len(world.nodes)
+    elif apart:
+        assert len({offer.node for offer in answer}) == len(members)
 
 
 @given(puzzles())

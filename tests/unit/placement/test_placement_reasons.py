@@ -131,8 +131,7 @@ def test_counts_add_up_and_what_helps_first_comes_first():
 
 
 def test_a_search_that_was_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("apportion.placement.index.STEPS_MAX", 2)
-    monkeypatch.setattr("apportion.placement.index.STEPS_MIN", 0)
+    monkeypatch.setattr("apportion.placement.index.steps_after", lambda cut: 2 >> cut)
     index = pool(node(1, gpu(1, ruler=5), gpu(2, ruler=5)), node(2, gpu(3, ruler=2)))
     answer = place(index, slots(2), slots(1, 2), slots(3))
     assert answer.reasons == (
