@@ -9,6 +9,7 @@ from trust_machine import Machine
 from apportion.partitions.service import Gate
 from apportion.store.connections import transaction
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
+from apportion.testing.nodes import SimulatedNode
 
 pytestmark = pytest.mark.anyio
 
@@ -26,6 +27,22 @@ def join_and_leave(client, pool):
     client.revoke_join_token(client.create_join_token(pool.id, {"name": "m"}).record.id)
     let_in = client.create_join_token(pool.id, {"name": "m"})
     client.revoke_node(Machine("s2").join(client, let_in.token).node_id)
+
+
+def hand_out(client):
+    """Have a node say that it is done, and only then have made what was asked for."""
+    pool = client.create_pool(pool_of("H100", "mig", name="demand", migLayout="dynamic"))
+    node = SimulatedNode("d1", "H100")
+    node_id = client.join_node(pool.id, node.inventory()).id
+    node.read(client.get_spec(node_id))
+    node.apply()
+    client.report_node(node_id, node.report())
+    client.create_reservation(ask(pool.id, device("gpu.mig", profile="3g.40gb")))
+    node.read(client.get_spec(node_id))
+    node.converged = dict.fromkeys(node.spec.units, node.spec.generation)
+    client.report_node(node_id, node.report())
+    node.apply()
+    client.report_node(node_id, node.report())
 
 
 @pytest.fixture
@@ -84,6 +101,7 @@ def story(with_client, clock, runtime, reservations):
                 "recurrence": {**days, "from": "2036-12-01"},
             }
         )
+        hand_out(client)
         hook = client.create_webhook({"name": "h", "url": "https://example.com/"}).webhook
         client.update_webhook(hook.id, {"version": 1, "enabled": False})
         client.delete_webhook(hook.id)

@@ -251,7 +251,7 @@ async def test_a_node_that_takes_no_layout_from_its_pool_is_let_go_at_the_grant(
     world = mig.world
     node = await update_node(world.runtime, world.caller, mig.ids["n1"], request)
     assert (node.mig_layout_from, node.spec_generation) == ("node", 2)
-    assert (await mig.spec("n1")).units == {}
+    assert (await mig.spec("n1")).units == {"devices": {"assignments": []}}
     await mig.place(duration="1h")
     await mig.change(migLayout=LARGE)
     await world.gate.advance()
@@ -321,7 +321,8 @@ async def test_slots_change_like_a_layout(world, agent):
     if agent is not None:
         assert (await world.get(past)).state == "pending"
         assert (await slots.spec("n1")).units == {
-            "gpu-sharing": {"mode": "mps", "replicas": 2, "mps_units": 50}
+            "gpu-sharing": {"mode": "mps", "replicas": 2, "mps_units": 50},
+            "devices": {"assignments": []},
         }
         await slots.converge("n1")
         await world.tick(seconds=1)

@@ -50,6 +50,20 @@ FROM pg_constraint
 WHERE connamespace = 'public'::regnamespace AND contype = ANY (%s::char[])
 """
 LAB = Caller("acme-lab", "tok_lab", ancestors=("root", "acme", "acme-lab"))
+ASSIGNED = """
+INSERT INTO assignments (booking_id, tenant_id, node_id, gpu_id, reservation_id, piece, generation,
+    state, since, reason)
+SELECT bookings.id, bookings.tenant_id, node_id, gpus.id,
+    reservation_id, piece, {1}, 'asked', '2026-03-02', '{{"code": "device_asked"}}'
+FROM bookings
+JOIN gpus ON gpus.id = gpu_id
+JOIN reservations ON reservations.id = reservation_id
+WHERE {0};
+"""
+TWICE = """
+INSERT INTO bookings OVERRIDING SYSTEM VALUE
+SELECT (jsonb_populate_record(bookings, '{"id": 99}')).* FROM bookings WHERE class = 'gpu.mig';
+"""
 BREAKS = [
     ("not that of the tenant above it", "UPDATE tenants SET ancestors = '{root,acme-lab}'"),
     ("lives under acme", "UPDATE tenants SET deleted_at = now() WHERE id = 'acme'"),
@@ -143,6 +157,10 @@ BREAKS = [
     ("is not offered to acme, and the last that was told is pool.offered", "DELETE FROM offers"),
     ("has version 2, and the last that was told is 1", "UPDATE pools SET version = 2"),
     ("is archived, and nobody was told", "DELETE FROM events WHERE type = 'pool.archived'"),
+    ("runs on n1, which is not asked for its piece 0", "UPDATE nodes SET agent = 'ours'"),
+    ("is ended, and its node is asked for it", ASSIGNED.format("state = 'ended'", 1)),
+    ("has, by the spec of its node", TWICE + ASSIGNED.format("true", 1)),
+    ("is in generation 9 of a spec that has 1", ASSIGNED.format("true", 9)),
 ]
 
 
@@ -183,7 +201,8 @@ async def test_every_rule_is_broken_by_one_of_these(shared):
         async with shared.db.connection() as connection:
             await connection.execute(statement)
             for _, query in RULES:
-                cursor = await connection.execute(query, {"changes": CHANGES})
+                parameters = {"changes": CHANGES, "now": shared.clock()}
+                cursor = await connection.execute(query, parameters)
                 if await cursor.fetchall():
                     broken.add(query)
             await connection.rollback()

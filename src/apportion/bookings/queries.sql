@@ -209,15 +209,18 @@ WHERE atoms.id = ANY (%(ids)s)
 
 -- name: of_reservations
 SELECT
-    reservation_id, gpus.uuid AS gpu_id, nodes.name AS node, piece, device,
+    bookings.reservation_id, gpus.uuid AS gpu_id, nodes.name AS node, bookings.piece, bookings.device,
     bookings.class AS cls, bookings.units::text AS units, atoms.key AS atom, bookings.share_num, bookings.share_den,
-    lower(planned) AS start, upper(planned) AS end, upper(during) AS held_until
+    lower(planned) AS start, upper(planned) AS end, upper(during) AS held_until,
+    atoms.attributes, nodes.agent IS NOT NULL AS has_agent, assignments.state, assignments.since, assignments.reason,
+    assignments.device AS instance
 FROM bookings
 JOIN gpus ON gpus.id = bookings.gpu_id
 JOIN nodes ON nodes.id = gpus.node_id
 LEFT JOIN atoms ON atoms.id = bookings.atom_id
-WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL
-ORDER BY reservation_id, piece;
+LEFT JOIN assignments ON booking_id = bookings.id
+WHERE bookings.reservation_id = ANY (%(ids)s) AND voided_at IS NULL
+ORDER BY bookings.reservation_id, bookings.piece;
 
 -- name: pieces_of
 SELECT reservation_id, gpu_id, units::text AS units, atom_id

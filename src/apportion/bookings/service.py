@@ -31,6 +31,7 @@ from apportion.bookings.partitions import (
     release_partition_change,
 )
 from apportion.bookings.views import (
+    Allocation,
     BookingView,
     CalendarRow,
     PieceHeld,
@@ -38,6 +39,7 @@ from apportion.bookings.views import (
     calendar,
     of_reservations,
     pieces_of,
+    shown_attributes,
     usage,
 )
 from apportion.errors import ConflictError
@@ -52,6 +54,7 @@ from apportion.store.sql import load
 __all__ = [
     "ENDLESS",
     "PARTITION",
+    "Allocation",
     "Booked",
     "BookingKey",
     "BookingView",
@@ -76,6 +79,7 @@ __all__ = [
     "held_in_pool",
     "hold_gpus",
     "hold_gpus_of",
+    "hold_nodes",
     "horizon",
     "host_peaks",
     "insert",
@@ -87,6 +91,7 @@ __all__ = [
     "pieces_of",
     "redeal",
     "release_partition_change",
+    "shown_attributes",
     "take_turn",
     "usage",
     "withdraw",
@@ -249,15 +254,20 @@ async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[
     return {booking.key for booking in bookings}
 
 
+async def hold_nodes(connection: Connection, node_ids: Collection[int]) -> None:
+    """Hold some nodes to the end of the transaction, in order; precedes `insert_host`."""
+    if node_ids:
+        await connection.execute(_QUERIES["lock_nodes"], {"ids": sorted(node_ids)})
+
+
 async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]) -> set[int]:
     """Book host resources and return the nodes that are overfull by it: nothing on those may stay.
 
-    Locks the nodes first, in order, because what fits over time no constraint on a row can tell.
+    The nodes are held, because what fits over time no constraint on a row can tell.
     """
     if not bookings:
         return set()
     nodes = sorted({booking.node_id for booking in bookings})
-    await connection.execute(_QUERIES["lock_nodes"], {"ids": nodes})
     rows = [
         {
             "tenant_id": b.tenant_id,

@@ -13,9 +13,26 @@ from apportion.store.sql import load
 _QUERIES: Final = load("apportion.bookings")
 
 
+_OF_ITS_KIND: Final = ("migProfile", "vramGiB")
+_OF_ITSELF: Final = ("migUuid", "giId", "ciId")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Whether a piece's node has it ready for its holder, since when, and why or why not."""
+
+    state: str
+    since: datetime
+    reason: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class BookingView:
-    """A booking as it is shown."""
+    """A booking as it is shown.
+
+    ``attributes`` are what its atom is, where it has one. ``allocation`` is None while its window
+    has not begun, and where nobody on the node follows its spec.
+    """
 
     reservation_id: str
     gpu_id: str
@@ -29,6 +46,18 @@ class BookingView:
     start: datetime
     end: datetime
     held_until: datetime
+    attributes: Mapping[str, Any]
+    allocation: Allocation | None
+
+
+def shown_attributes(attributes: Mapping[str, Any], *, has_agent: bool) -> Mapping[str, Any]:
+    """Return what is shown of an atom before its node has said that it is ready.
+
+    An instance that is there may be somebody else's, about to go. Where nobody follows the node's
+    spec, what is there is all that there will be.
+    """
+    keys = _OF_ITS_KIND if has_agent else (*_OF_ITS_KIND, *_OF_ITSELF)
+    return {key: attributes[key] for key in keys if key in attributes}
 
 
 async def of_reservations(
@@ -38,10 +67,23 @@ async def of_reservations(
     cursor = await connection.execute(_QUERIES["of_reservations"], {"ids": list(reservation_ids)})
     found: dict[str, list[BookingView]] = {each: [] for each in reservation_ids}
     for row in await cursor.fetchall():
-        share = Fraction(row.pop("share_num"), row.pop("share_den"))
-        view = BookingView(**row, share=share)
+        view = _view(row)
         found[view.reservation_id].append(view)
     return found
+
+
+def _view(row: dict[str, Any]) -> BookingView:
+    share = Fraction(row.pop("share_num"), row.pop("share_den"))
+    state, since, reason = row.pop("state"), row.pop("since"), row.pop("reason")
+    attributes: Mapping[str, Any] = row.pop("attributes") or {}
+    instance: Mapping[str, Any] = row.pop("instance") or {}
+    known = shown_attributes(attributes, has_agent=row.pop("has_agent"))
+    return BookingView(
+        **row,
+        share=share,
+        attributes={**known, **instance},
+        allocation=None if state is None else Allocation(state, since, reason),
+    )
 
 
 @dataclass(frozen=True, slots=True)

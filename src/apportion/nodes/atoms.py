@@ -183,7 +183,7 @@ def _instance(
     found = None if board is None else _placement(board, first)
     attributes: Attributes = {
         **common,
-        "migProfile": _profile_text(first.profile),
+        "migProfile": profile_text(first.profile),
         "giId": first.gi_id,
         "ciId": first.ci_id,
         "migUuid": first.uuid,
@@ -270,7 +270,8 @@ def _leaves_some_unused(profile: str) -> bool:
     return profile.partition("c.")[0] != gpu_instance.partition("g.")[0]
 
 
-def _profile_text(profile: str) -> str:
+def profile_text(profile: str) -> str:
+    """Write a profile as boards name it, where it is one."""
     try:
         return str(parse_profile(profile))
     except InvalidInputError:

@@ -6,7 +6,7 @@ after the last one that counted, which its sequence tells, and a generation that
 is refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -15,9 +15,12 @@ from psycopg.types.json import Jsonb
 from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError, NotFoundError
 from apportion.events.service import Event, append
-from apportion.nodes.cuts import units_of
+from apportion.nodes.assignments import assigned_to, gpus_there, note_devices
+from apportion.nodes.cuts import cut_in_force, takes_cut, why_not_cut_so
+from apportion.nodes.devices import OVER, Assigned
 from apportion.nodes.inventory import derive_again, take_in
 from apportion.nodes.schemas import NodeReport, NodeSpec
+from apportion.nodes.units import units_of
 from apportion.pools.service import PoolRecord, own_record
 from apportion.store.connections import Connection
 from apportion.store.runtime import Runtime
@@ -45,11 +48,12 @@ async def pool_of(connection: Connection, caller: Caller, node: Node) -> PoolRec
     return await own_record(connection, caller, node["pool_id"])
 
 
-def spec_of(pool: PoolRecord, node: Node) -> NodeSpec:
-    """Return what a node is asked to be."""
-    return NodeSpec(
-        node_id=node["uid"], generation=node["spec_generation"], units=units_of(pool, node)
-    )
+async def spec_of(connection: Connection, pool: PoolRecord, node: Node) -> NodeSpec:
+    """Return what a node is asked to be: true to its generation where all is of one snapshot."""
+    gpus = await gpus_there(connection, node["id"])
+    assigned = await assigned_to(connection, node["id"])
+    units = units_of(pool, node, gpus, assigned)
+    return NodeSpec(node_id=node["uid"], generation=node["spec_generation"], units=units)
 
 
 async def take_report(
@@ -68,21 +72,36 @@ async def take_report(
     _check(node, report)
     if report.sequence <= (node["report_sequence"] or 0):
         return False
-    observed = report.observed_generation
+    now, assigned = runtime.now(), await assigned_to(connection, node["id"])
     await connection.execute(
         _QUERIES["take_report"],
         {
             "id": node["id"],
             "agent": report.inventory.agent,
             "sequence": report.sequence,
-            "observed": observed,
+            "observed": report.observed_generation,
             "converged": Jsonb(report.converged),
-            "done": all(report.converged.get(unit) == observed for unit in units_of(pool, node)),
-            "now": runtime.now(),
+            "done": _is_done(pool, node, report, assigned),
+            "now": now,
         },
     )
     await take_in(runtime, connection, caller, pool, [report.inventory])
+    # As they are by now: what is there was just written.
+    await note_devices(connection, await assigned_to(connection, node["id"]), report, now)
     return True
+
+
+def _is_done(
+    pool: PoolRecord, node: Node, report: NodeReport, assigned: Sequence[Assigned]
+) -> bool:
+    """Tell whether a node is what its spec asked for, by its own word and by what it has."""
+    observed = report.observed_generation
+    if any(report.converged.get(unit) != observed for unit in units_of(pool, node, (), assigned)):
+        return False
+    if not takes_cut(pool, node):
+        return True
+    places = {(each.gpu, each.profile, each.start) for each in assigned}
+    return why_not_cut_so(cut_in_force(pool, node), report.inventory, places) is None
 
 
 def _check(node: Node, report: NodeReport) -> None:
@@ -127,9 +146,10 @@ async def hold_node(connection: Connection, pool_id: str, node_id: int) -> Node 
     return await cursor.fetchone()
 
 
-async def raise_spec(connection: Connection, node_id: int) -> int:
+async def raise_spec(connection: Connection, node_id: int, now: datetime) -> int:
     """Ask anew of a node; returns the generation that its spec has from then on."""
-    cursor = await connection.execute(_QUERIES["raise_spec"], {"id": node_id})
+    parameters = {"id": node_id, "now": now, "over": Jsonb(OVER)}
+    cursor = await connection.execute(_QUERIES["raise_spec"], parameters)
     [row] = await cursor.fetchall()
     return int(row["spec_generation"])
 

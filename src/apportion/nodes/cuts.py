@@ -4,20 +4,17 @@ A cut is an object with the one policy field that says it: ``{"migLayout": "all-
 ``{"replicas": 4}``, ``{"shares": 100}``; ``{}`` where nothing is asked for: what is found stays.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from apportion.errors import InvalidInputError, InvalidStateError
 from apportion.geometry import Board, parse_layout
-from apportion.nodes.atoms import identify, instance_profiles
+from apportion.nodes.atoms import identify, instance_profiles, profile_text
 from apportion.nodes.schemas import GpuReport, Inventory
-from apportion.pools.policy import DYNAMIC, PoolPolicy, mps_units
+from apportion.pools.policy import DYNAMIC, PoolPolicy
 from apportion.pools.service import PoolRecord
 
 Cut = Mapping[str, Any]
-
-MIG_UNIT: Final = "mig-layout"
-SHARING_UNIT: Final = "gpu-sharing"
 
 
 def cut_of(policy: PoolPolicy) -> Cut:
@@ -52,41 +49,50 @@ def takes_cut(pool: PoolRecord, node: Mapping[str, Any]) -> bool:
     return pool.sharing != "mig" or node["mig_layout_from"] == "pool"
 
 
-def units_of(pool: PoolRecord, node: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the units of a node's spec: what each is to be."""
-    cut = cut_of(pool.policy) if node["granted"] is None else node["granted"]
-    if "migLayout" in cut and takes_cut(pool, node):
-        wanted = {"layout": cut["migLayout"], "mode_change": pool.policy.mode_change}
-        return {MIG_UNIT: wanted}
-    if "replicas" in cut and pool.sharing == "mps":
-        units = mps_units(cut["replicas"])
-        return {SHARING_UNIT: {"mode": "mps", "replicas": cut["replicas"], "mps_units": units}}
-    if "replicas" in cut or "shares" in cut:
-        return {SHARING_UNIT: {"mode": pool.sharing, **cut}}
-    return {}
+def cut_in_force(pool: PoolRecord, node: Mapping[str, Any]) -> Cut:
+    """Return what a node is to be cut into by now: what it was granted, else as its pool says."""
+    return cut_of(pool.policy) if node["granted"] is None else node["granted"]
 
 
-def why_not_cut_so(cut: Cut, inventory: Inventory) -> str | None:
+def why_not_cut_so(
+    cut: Cut, inventory: Inventory, asked: Collection[tuple[str, str | None, int | None]] = ()
+) -> str | None:
     """Say why a node is not what was asked for, by what it reports; None where it is.
 
     A GPU that failed, and one whose board nobody knows, speaks neither for nor against it.
+    ``asked`` are the places, each a GPU, a profile and a start, of instances made on demand that
+    somebody has.
     """
     for report in inventory.gpus:
-        wrong = None if report.failed is not None else _wrong(cut, report)
+        wrong = None if report.failed is not None else _wrong(cut, report, asked)
         if wrong is not None:
             return f"{report.uuid} {wrong}"
     return None
 
 
-def _wrong(cut: Cut, report: GpuReport) -> str | None:
-    if cut.get("migLayout") == DYNAMIC or not cut:
+def _wrong(
+    cut: Cut, report: GpuReport, asked: Collection[tuple[str, str | None, int | None]]
+) -> str | None:
+    if not cut:
         return None
+    if cut.get("migLayout") == DYNAMIC:
+        return _left_over(report, asked)
     if report.mig.current != report.mig.pending:
         return "is changing its MIG mode"
     if "migLayout" not in cut:
         return "is in MIG mode" if report.mig.current else None
     board = identify(report)
     return None if board is None else _off_layout(str(cut["migLayout"]), report, board)
+
+
+def _left_over(
+    report: GpuReport, asked: Collection[tuple[str, str | None, int | None]]
+) -> str | None:
+    """Say which instance is there that the node made, and nobody has."""
+    for each in report.mig.instances:
+        if each.managed and (report.uuid, profile_text(each.profile), each.start) not in asked:
+            return f"has {each.profile} at {each.start}, which nobody asked for"
+    return None
 
 
 def _off_layout(layout: str, report: GpuReport, board: Board) -> str | None:

@@ -10,6 +10,7 @@ from apportion.authority.service import ROOT, Caller
 from apportion.errors import ConflictError, InvalidInputError, InvalidStateError
 from apportion.events.service import Event, append
 from apportion.geometry import parse_device_name
+from apportion.nodes.assignments import assign_missing
 from apportion.nodes.atom_rows import write_atoms
 from apportion.nodes.atoms import derive, identify
 from apportion.nodes.cuts import with_cut
@@ -85,6 +86,8 @@ async def take_in(
     await _write_gpus(connection, pool, derived, nodes)
     await write_atoms(connection, pool, derived, nodes, now)
     await write_resources(connection, pool, derived, nodes, now)
+    with_agent = [node["id"] for node in nodes.values() if node["agent"] is not None]
+    await assign_missing(connection, with_agent, now)
     events = [event for each in derived for event in _events(each, pool, nodes)]
     await append(connection, caller, now, events)
     return [nodes[each.document.node]["uid"] for each in derived]

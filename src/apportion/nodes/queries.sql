@@ -49,6 +49,16 @@ SET agent = coalesce(%(agent)s, agent, 'unnamed'),
 WHERE id = %(id)s;
 
 -- name: raise_spec
+-- What is over by now is asked for no more, though no tick has said so yet.
+WITH over AS (
+    UPDATE assignments
+    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL
+    FROM bookings
+    WHERE bookings.id = booking_id
+        AND node_id = %(id)s
+        AND assignments.state <> 'withdrawn'
+        AND upper(planned) <= %(now)s
+)
 UPDATE nodes SET spec_generation = spec_generation + 1 WHERE id = %(id)s RETURNING spec_generation;
 
 -- name: raise_specs
@@ -95,7 +105,7 @@ ON CONFLICT (pool_id, name) DO UPDATE SET
     inventory = excluded.inventory,
     inventory_at = excluded.inventory_at,
     agent = coalesce(excluded.agent, nodes.agent)
-RETURNING id, uid, tenant_id, name, xmax = 0 AS joined;
+RETURNING id, uid, tenant_id, name, agent, xmax = 0 AS joined;
 
 -- name: homes
 SELECT gpus.uuid, gpus.node_id, nodes.name AS node
@@ -289,7 +299,7 @@ SELECT id, fleet_revision FROM pools WHERE id = ANY (%(ids)s);
 
 -- name: fleet_nodes
 SELECT
-    nodes.id, nodes.name, health <> 'no_capacity' AS healthy,
+    nodes.id, nodes.name, health <> 'no_capacity' AS healthy, agent IS NOT NULL AS has_agent,
     coalesce(vcpu.capacity, 0) AS vcpu_milli, coalesce(memory.capacity, 0) AS memory_mib
 FROM nodes
 LEFT JOIN node_resources AS vcpu ON vcpu.node_id = nodes.id AND vcpu.resource = 'vcpu'
@@ -380,3 +390,107 @@ UPDATE join_tokens
 SET used_at = %(now)s, node_id = %(node_id)s
 WHERE id = %(id)s AND used_at IS NULL AND revoked_at IS NULL
 RETURNING id;
+
+-- name: hold_nodes_of
+-- Those with an agent on which some reservations lie: held before GPUs, as all nodes are.
+SELECT 1
+FROM nodes
+WHERE agent IS NOT NULL AND id IN (
+    SELECT node_id FROM bookings JOIN gpus ON gpus.id = gpu_id
+    WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL
+)
+ORDER BY id
+FOR NO KEY UPDATE;
+
+-- name: assign
+-- What has begun is asked for, and what is over on the same GPUs is not any more, though no tick has said so yet.
+WITH over AS (
+    UPDATE assignments
+    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL
+    FROM bookings
+    WHERE bookings.id = booking_id
+        AND assignments.state <> 'withdrawn'
+        AND upper(planned) <= %(now)s
+        AND assignments.gpu_id IN (
+            SELECT gpu_id FROM bookings WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL
+        )
+    RETURNING assignments.node_id
+), begun AS (
+    INSERT INTO assignments (
+        booking_id, tenant_id, node_id, gpu_id, reservation_id, piece, generation, state, since, reason
+    )
+    SELECT
+        bookings.id, bookings.tenant_id, nodes.id, gpus.id, reservation_id, piece, spec_generation + 1,
+        'asked', %(now)s, %(asked)s::jsonb
+    FROM bookings
+    JOIN gpus ON gpus.id = bookings.gpu_id
+    JOIN nodes ON nodes.id = gpus.node_id
+    JOIN pools ON pools.id = nodes.pool_id
+    WHERE reservation_id = ANY (%(ids)s)
+        AND voided_at IS NULL
+        AND planned @> %(now)s
+        AND nodes.agent IS NOT NULL
+        AND pools.agent <> 'none'
+    ON CONFLICT (booking_id) DO NOTHING
+    RETURNING node_id
+)
+UPDATE nodes
+SET spec_generation = spec_generation + 1
+WHERE id IN (SELECT node_id FROM over UNION SELECT node_id FROM begun);
+
+-- name: withdraw
+WITH gone AS (
+    UPDATE assignments
+    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL
+    WHERE reservation_id = ANY (%(ids)s) AND state <> 'withdrawn'
+    RETURNING node_id
+)
+UPDATE nodes SET spec_generation = spec_generation + 1 WHERE id IN (SELECT node_id FROM gone);
+
+-- name: ask_anew
+UPDATE nodes
+SET spec_generation = spec_generation + 1
+WHERE id IN (
+    SELECT node_id FROM assignments WHERE reservation_id = ANY (%(ids)s) AND state <> 'withdrawn'
+);
+
+-- name: unassigned
+-- Whose window has begun on some nodes, and which those were not asked for: they had no agent then.
+SELECT DISTINCT bookings.reservation_id
+FROM gpus
+JOIN bookings ON bookings.gpu_id = gpus.id
+LEFT JOIN assignments ON booking_id = bookings.id
+WHERE gpus.node_id = ANY (%(node_ids)s)
+    AND during @> %(now)s
+    AND planned @> %(now)s
+    AND voided_at IS NULL
+    AND bookings.reservation_id IS NOT NULL
+    AND booking_id IS NULL;
+
+-- name: assigned
+SELECT
+    booking_id, assignments.tenant_id, bookings.pool_id, assignments.reservation_id, assignments.piece,
+    gpus.uuid AS gpu, bookings.class AS cls, bookings.units::text AS units, ruler, atoms.profile, atoms.start,
+    bookings.share_num, bookings.share_den, lower(planned) AS begins,
+    CASE WHEN upper(planned) < '9989-01-01Z' THEN upper(planned) END AS ends,
+    assignments.generation, assignments.state, assignments.reason, assignments.device,
+    CASE WHEN present THEN unbookable_reason ELSE 'missing' END AS gpu_reason, mig_current, mig_pending,
+    atoms.reason AS atom_reason, coalesce(atoms.attributes, '{}') AS found
+FROM assignments
+JOIN bookings ON bookings.id = booking_id
+JOIN gpus ON gpus.id = assignments.gpu_id
+LEFT JOIN atoms ON atoms.id = atom_id
+WHERE assignments.node_id = %(node_id)s AND assignments.state <> 'withdrawn'
+ORDER BY gpus.index, assignments.reservation_id, assignments.piece;
+
+-- name: gpus_there
+SELECT uuid FROM gpus WHERE node_id = %(node_id)s AND present ORDER BY index;
+
+-- name: note_devices
+UPDATE assignments
+SET since = CASE WHEN assignments.state = new.state THEN since ELSE %(now)s END,
+    state = new.state,
+    reason = new.reason,
+    device = new.device
+FROM json_to_recordset(%(rows)s::json) AS new (booking_id bigint, state text, reason jsonb, device jsonb)
+WHERE assignments.booking_id = new.booking_id;

@@ -25,7 +25,7 @@ class MigInstance(Schema):
 
     ``start`` is the first memory slice of its placement. ``profile`` is the driver's name for it;
     one such as ``1c.3g.40gb`` is a compute instance that leaves part of its GPU instance unused.
-    ``managed`` says that the node made it because it was asked to.
+    ``managed`` says that the node made it because it was asked to, and ``allocation_id`` for what.
     """
 
     gi_id: Count
@@ -36,6 +36,7 @@ class MigInstance(Schema):
     memory_mib: MemoryMib | None = None
     sm_count: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
     managed: Flag = False
+    allocation_id: Text | None = None
 
 
 class MigState(Schema):
@@ -110,8 +111,9 @@ class NodeUpdate(Schema):
 class NodeSpec(View):
     """What a node is asked to be: each unit and what it wants, as of one generation.
 
-    ``mig-layout`` has the layout's name and how far its mode may be changed; ``gpu-sharing`` the
-    mode and the slots or shares of each GPU. ``generation`` rises whenever any of it changes.
+    ``mig-layout`` has the layout's name, how far its mode may be changed, and where instances are
+    made on demand those of each GPU; ``gpu-sharing`` the mode and the slots or shares of each GPU;
+    ``devices`` what is to be handed out. ``generation`` rises whenever any of it changes.
     """
 
     node_id: str

@@ -6,9 +6,11 @@ from fractions import Fraction
 from typing import Any, Final
 
 from apportion.authority.service import Caller
+from apportion.bookings.service import shown_attributes
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.geometry import boards
 from apportion.nodes import rules
+from apportion.nodes.assignments import ask_anew, assign, hold_nodes_of, withdraw
 from apportion.nodes.atoms import SPLIT
 from apportion.nodes.contract import (
     Node,
@@ -22,23 +24,15 @@ from apportion.nodes.contract import (
     spec_of,
     take_report,
 )
-from apportion.nodes.cuts import (
-    MIG_UNIT,
-    SHARING_UNIT,
-    Cut,
-    cut_of,
-    cut_text,
-    takes_cut,
-    units_of,
-    why_not_cut_so,
-    with_cut,
-)
+from apportion.nodes.cuts import Cut, cut_of, cut_text, takes_cut, why_not_cut_so, with_cut
+from apportion.nodes.devices import ASKED, allocation_id
 from apportion.nodes.inventory import TARGETS, import_inventories
 from apportion.nodes.join_tokens import create_join_token, list_join_tokens, revoke_join_token
 from apportion.nodes.joining import enroll, key_of, revoke_node
 from apportion.nodes.links import nvlink_domains
 from apportion.nodes.on_demand import NEEDS_RESET
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
+from apportion.nodes.units import MIG_UNIT, SHARING_UNIT
 from apportion.placement import AtomState, GpuState, NodeState
 from apportion.placement.asks import AtomClass
 from apportion.placement.selectors import GROUP_KEYS
@@ -51,12 +45,17 @@ from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 
 __all__ = [
+    "ASKED",
     "MIG_UNIT",
     "SHARING_UNIT",
     "TARGETS",
     "AtomFacts",
     "Cut",
+    "FleetState",
     "Node",
+    "allocation_id",
+    "ask_anew",
+    "assign",
     "count_fleet",
     "create_join_token",
     "cut_of",
@@ -67,6 +66,7 @@ __all__ = [
     "fleet_revisions",
     "get_node",
     "hold_node",
+    "hold_nodes_of",
     "import_inventories",
     "key_of",
     "list_atoms",
@@ -87,9 +87,9 @@ __all__ = [
     "sync_placements",
     "take_report",
     "takes_cut",
-    "units_of",
     "why_not_cut_so",
     "with_cut",
+    "withdraw",
 ]
 
 _QUERIES: Final = load("apportion.nodes")
@@ -137,6 +137,9 @@ register(
         "nodes_public_key_length",
         "nodes_enrolled_whole",
         "nodes_revoked_had_key",
+        "assignments_state_known",
+        "assignments_reason_coded",
+        "assignments_generation_counted",
         "node_resources_resource_known",
         "node_resources_total_not_negative",
         "node_resources_ratio_range",
@@ -288,19 +291,34 @@ async def fleet_revisions(connection: Connection, pool_ids: Sequence[str]) -> di
 
 @dataclass(frozen=True, slots=True)
 class AtomFacts:
-    """What a booking of an atom says of it: its key, and what part of a GPU it is billed as."""
+    """What a booking of an atom says of it: its key, what part of a GPU it is billed as, and more.
+
+    ``attributes`` are those that its node has no say in any more.
+    """
 
     key: str
     share: Fraction
+    attributes: Mapping[str, Any]
 
 
-async def load_fleet(
-    connection: Connection, pool_id: str
-) -> tuple[list[NodeState], dict[int, AtomFacts]]:
-    """Return a pool's nodes as placement sees them, nothing held yet, and its atoms by their id.
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """A pool's nodes as placement sees them, nothing held yet, and what stands beside that.
 
-    Of the atoms those that a booking names: whole GPUs and instances.
+    ``atoms`` are those that a booking names, whole GPUs and instances, by their number; ``agents``
+    the nodes on which somebody follows their spec.
     """
+
+    nodes: Sequence[NodeState]
+    atoms: Mapping[int, AtomFacts]
+    agents: frozenset[int]
+
+
+async def load_fleet(connection: Connection, pool_id: str) -> FleetState:
+    """Return a pool's nodes, their GPUs and atoms."""
+    cursor = await connection.execute(_QUERIES["fleet_nodes"], {"pool_id": pool_id})
+    found = await cursor.fetchall()
+    agents = frozenset(row["id"] for row in found if row.pop("has_agent"))
     cursor = await connection.execute(_QUERIES["fleet_gpus"], {"pool_id": pool_id})
     by_gpu: dict[int, list[Mapping[str, Any]]] = {}
     atoms: dict[int, AtomFacts] = {}
@@ -308,7 +326,8 @@ async def load_fleet(
         by_gpu.setdefault(row["id"], []).append(row)
         if row["class"] in ("gpu", "gpu.mig"):
             share = Fraction(row["share_num"], row["share_den"])
-            atoms[row["atom_id"]] = AtomFacts(row["key"], share)
+            known = shown_attributes(row["attributes"], has_agent=row["node_id"] in agents)
+            atoms[row["atom_id"]] = AtomFacts(row["key"], share, known)
     on_nodes: dict[int, list[Mapping[str, Any]]] = {}
     for rows in by_gpu.values():
         on_nodes.setdefault(rows[0]["node_id"], []).append(rows[0])
@@ -316,11 +335,8 @@ async def load_fleet(
     for node_id, firsts in on_nodes.items():
         domains = nvlink_domains(firsts)
         gpus[node_id] = [_gpu_state(by_gpu[row["id"]], domains.get(row["id"])) for row in firsts]
-    cursor = await connection.execute(_QUERIES["fleet_nodes"], {"pool_id": pool_id})
-    nodes = [
-        NodeState(**row, gpus=tuple(gpus.get(row["id"], ()))) for row in await cursor.fetchall()
-    ]
-    return nodes, atoms
+    nodes = [NodeState(**row, gpus=tuple(gpus.get(row["id"], ()))) for row in found]
+    return FleetState(nodes, atoms, agents)
 
 
 async def _nodes(runtime: Runtime, caller: Caller, filters: Mapping[str, object]) -> list[NodeView]:

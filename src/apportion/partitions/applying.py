@@ -26,10 +26,12 @@ from apportion.store.runtime import Runtime
 async def get_spec(runtime: Runtime, caller: Caller, node_id: str) -> NodeSpec:
     """Return what a node of the caller's pools is asked to be; NotFoundError for any other."""
     async with transaction(runtime.db) as connection:
+        # A generation says one thing only: what it asks for is read as of one instant.
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         node = await nodes.find_node(connection, caller, node_id)
         pool = await nodes.pool_of(connection, caller, node)
         authorize(caller, "compute:nodes:report", pool.facts)
-        return nodes.spec_of(pool, node)
+        return await nodes.spec_of(connection, pool, node)
 
 
 async def take_report(

@@ -183,7 +183,7 @@ async def _schedule(turn: Turn, until: datetime, others: Sequence[LiveBooking]) 
 async def _grant(turn: Turn, since: datetime) -> None:
     """Ask the node to become what is pending; nothing of it is in anybody's hands."""
     layout, pending = turn.layout, turn.layout.pending or {}
-    generation = await nodes.raise_spec(turn.connection, layout.node_id)
+    generation = await nodes.raise_spec(turn.connection, layout.node_id, turn.now)
     applies = takes_cut(turn.pool, turn.node)
     reason = why(
         "node_converging",

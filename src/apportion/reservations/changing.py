@@ -11,6 +11,7 @@ from apportion.bookings import service as bookings
 from apportion.bookings.service import PARTITION, BookingKey, HeldGpu
 from apportion.errors import ConflictError, InvalidInputError, InvalidStateError
 from apportion.events.service import Event, append
+from apportion.nodes import service as nodes
 from apportion.placement import GpuState, Held, Move
 from apportion.placement.colouring import deal_again
 from apportion.quantities.windows import format_instant, parse_duration, parse_instant
@@ -106,11 +107,13 @@ async def change_end(
     have not begun are dealt again where that makes way. Raises OvertakenError to look again.
     """
     end = new.at
+    await nodes.hold_nodes_of(connection, [row["id"]])
     if end > row["ends_at"]:
         await _make_room(connection, row, end, now)
     else:
         await bookings.end_host_at(connection, row["id"], row["ends_at"], end)
     await bookings.end_at(connection, row["id"], end)
+    await nodes.ask_anew(connection, row["id"])
     parameters = {"id": row["id"], "end": end, "tell_at": new.tell_at, "now": now}
     await connection.execute(rows.QUERIES["end_at"], parameters)
     await append(connection, caller, now, [_event(row, end)])

@@ -175,6 +175,7 @@ class Defragmenter:
             await change_end(connection, caller, row, NewEnd(start, None), now)
         await bookings.finish(connection, kept, now)
         hosts = [host for each in placed for host in each.hosts]
+        await bookings.hold_nodes(connection, {host.node_id for host in hosts})
         wanted = [booking for each in placed for booking in each.bookings]
         overfull = await bookings.insert_host(connection, hosts)
         gpus = await bookings.hold_gpus(connection, wanted)

@@ -10,6 +10,7 @@ from psycopg.types.json import Jsonb
 from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.events.service import Event, append
+from apportion.nodes import service as nodes
 from apportion.pools.service import QuotaKey, charge, close_gates_of
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
@@ -30,6 +31,9 @@ async def end_now(
     """
     if not found:
         return
+    live = [row["id"] for row in found if row["state"] in LIVE]
+    await nodes.hold_nodes_of(connection, live)
+    await nodes.withdraw(connection, live, now)
     await bookings.finish(connection, [row["id"] for row in found], now)
     reasons = {row["id"]: _reason(row, now, why) for row in found}
     cursor = await connection.execute(

@@ -6,7 +6,7 @@ booking.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from apportion.bookings import service as bookings
@@ -14,6 +14,7 @@ from apportion.bookings.service import ENDLESS, GpuChange, HostChange
 from apportion.nodes import service as nodes
 from apportion.nodes.service import AtomFacts
 from apportion.placement import FOREVER, PoolIndex
+from apportion.pools.service import PoolRecord
 from apportion.store.connections import Connection
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +46,8 @@ class Fleet:
 
     def __init__(self) -> None:
         self.indexes: dict[str, PoolIndex] = {}
-        self._atoms: dict[str, dict[int, AtomFacts]] = {}
+        self._atoms: dict[str, Mapping[int, AtomFacts]] = {}
+        self._agents: dict[str, frozenset[int]] = {}
         self._revisions: dict[str, int] = {}
         self._horizon = "0"
         self._lock = asyncio.Lock()
@@ -99,11 +101,16 @@ class Fleet:
         """Return what a booking says of an atom that the picture has."""
         return self._atoms[pool_id][atom]
 
+    def follows_spec(self, pool: PoolRecord, node_id: int) -> bool:
+        """Tell whether somebody on a node does what its spec asks for."""
+        return pool.agent != "none" and node_id in self._agents[pool.id]
+
     async def _load(self, connection: Connection, pool_id: str, now: datetime) -> None:
-        states, atoms = await nodes.load_fleet(connection, pool_id)
+        state = await nodes.load_fleet(connection, pool_id)
         held = await bookings.live(connection, pool_id, now)
-        self.indexes[pool_id] = PoolIndex(states)
-        self._atoms[pool_id] = atoms
+        self.indexes[pool_id] = PoolIndex(state.nodes)
+        self._atoms[pool_id] = state.atoms
+        self._agents[pool_id] = state.agents
         self._apply(*held)
 
     def _apply(self, gpu_changes: Iterable[GpuChange], host_changes: Iterable[HostChange]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from apportion.authority.service import SYSTEM, Caller
 from apportion.events.service import Event, append
+from apportion.nodes import service as nodes
 from apportion.placement import Ask, DeviceAsk, Expression, Selector
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
@@ -116,6 +117,7 @@ class Lifecycle:
         now = self._runtime.now()
         cursor = await connection.execute(rows.QUERIES[query], {"now": now, "limit": BATCH})
         due = await cursor.fetchall()
+        await self._hand_out(connection, [row["id"] for row in due], state)
         await give_back(connection, [row for row in due if "charges" in row])
         events = [
             Event(
@@ -130,6 +132,14 @@ class Lifecycle:
         ]
         await append(connection, SYSTEM, now, events)
         return len(due)
+
+    async def _hand_out(self, connection: Connection, ids: Sequence[str], state: str) -> None:
+        """Ask nodes for what has begun, and no more for what has ended."""
+        if state == "failed":
+            return
+        await nodes.hold_nodes_of(connection, ids)
+        act = nodes.assign if state == "active" else nodes.withdraw
+        await act(connection, ids, self._runtime.now())
 
 
 def draft_of(row: Mapping[str, Any]) -> Draft:

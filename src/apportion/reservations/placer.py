@@ -11,6 +11,7 @@ from psycopg.errors import ExclusionViolation, UniqueViolation
 
 from apportion.bookings import service as bookings
 from apportion.errors import ConflictError, QuotaExceededError
+from apportion.nodes import service as nodes
 from apportion.pools.service import (
     QuotaKey,
     archived_pools,
@@ -252,6 +253,8 @@ class Placer:
         """Book what was found, in the order of locks; returns the ids of those that lost."""
         placed = [each for each in decisions if isinstance(each, Placed)]
         hosts = [host for each in placed for host in each.hosts]
+        asked = {node for each in placed for node in each.asked}
+        await bookings.hold_nodes(connection, asked | {host.node_id for host in hosts})
         overfull = await bookings.insert_host(connection, hosts)
         lost = {host.reservation_id for host in hosts if host.node_id in overfull}
         wanted = [b for each in placed if each.draft.id not in lost for b in each.bookings]
@@ -278,8 +281,10 @@ class Placer:
             for resource, amount in each.charges.items():
                 key = each.quota_key(resource)
                 charges[key] = charges.get(key, Decimal(0)) + amount
+        asked = [each.draft.id for each in kept if isinstance(each, Placed) and each.asked]
         # In one go: the database writes reservations while we still put events into words.
         async with connection.pipeline():
+            await nodes.assign(connection, asked, now)
             await rows.write(connection, kept, now)
             await rows.tell(connection, now, kept)
             await charge(connection, charges)

@@ -7,7 +7,8 @@ from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 
-from apportion.bookings.service import BookingView, NewBooking, NewHostBooking
+from apportion.bookings.service import Allocation, BookingView, NewBooking, NewHostBooking
+from apportion.nodes.service import ASKED
 from apportion.placement import Held, Move, Offer, Piece, Topology, Verdict
 from apportion.placement.cost import cost
 from apportion.placement.search import is_free
@@ -42,7 +43,8 @@ class Placed:
     ``offers`` has one for each member, in whose order the pieces are numbered; ``hosts`` one for
     each node, with what the members there take together. ``at`` is the instant at which this was
     decided, as in all decisions. ``topology`` is that of the member whose pieces reach each other
-    worst; None where no member has several.
+    worst; None where no member has several. ``asked`` are the nodes whose agents are to hand it
+    out: its window has begun.
     """
 
     draft: Draft
@@ -56,6 +58,7 @@ class Placed:
     hosts: tuple[NewHostBooking, ...]
     charges: Mapping[str, Decimal]
     topology: Topology | None
+    asked: frozenset[int]
 
     @property
     def state(self) -> State:
@@ -239,6 +242,7 @@ class Planner:
         if draft.open_ended:
             end = open_end(pool)
         offered = [piece for offer in found.offers for piece in offer.pieces]
+        of_pieces = [offer for offer in found.offers for _ in offer.pieces]
         pieces = tuple(
             NewBooking(
                 tenant_id=draft.tenant_id,
@@ -259,7 +263,11 @@ class Planner:
             for number, (piece, share) in enumerate(zip(offered, found.shares, strict=True))
         )
         hosts = _hosts(draft, found.offers, (start, end))
-        shown = tuple(map(self._shown, pieces))
+        asked = self._asked(found) if start <= self._now else frozenset[int]()
+        shown = tuple(
+            self._shown(piece, asked=offer.node in asked)
+            for piece, offer in zip(pieces, of_pieces, strict=True)
+        )
         placed = Placed(
             draft=draft,
             at=self._now,
@@ -272,6 +280,7 @@ class Planner:
             hosts=hosts,
             charges=found.charges,
             topology=self._topology(found),
+            asked=asked,
         )
         self._hold(placed)
         return placed
@@ -282,10 +291,16 @@ class Planner:
         scores = (index.topology([piece.gpu for piece in offer.pieces]) for offer in several)
         return min(scores, key=lambda each: each.score, default=None)
 
-    def _shown(self, booking: NewBooking) -> BookingView:
+    def _asked(self, found: Found) -> frozenset[int]:
+        """Return the nodes that are asked to hand out what was found, once its window has begun."""
+        nodes = {offer.node for offer in found.offers if offer.pieces}
+        return frozenset(each for each in nodes if self._fleet.follows_spec(found.pool, each))
+
+    def _shown(self, booking: NewBooking, *, asked: bool) -> BookingView:
         """Return a booking as it is shown: what is decided is told without reading it back."""
-        pool_id, atom = booking.pool_id, booking.atom_id
+        pool_id, number = booking.pool_id, booking.atom_id
         gpu = self._fleet.indexes[pool_id].gpu(booking.gpu_id)
+        atom = None if number is None else self._fleet.atom(pool_id, number)
         return BookingView(
             reservation_id=booking.reservation_id,
             gpu_id=str(gpu.attributes["gpuUuid"]),
@@ -294,11 +309,13 @@ class Planner:
             device=booking.device,
             cls=booking.cls,
             units=to_multirange(booking.units),
-            atom=None if atom is None else self._fleet.atom(pool_id, atom).key,
+            atom=None if atom is None else atom.key,
             share=booking.share,
             start=booking.start,
             end=booking.end,
             held_until=booking.held_until,
+            attributes={} if atom is None else atom.attributes,
+            allocation=Allocation("asked", self._now, ASKED) if asked else None,
         )
 
     def _hold(self, placed: Placed) -> None:

@@ -165,8 +165,25 @@ class ReservationUpdate(Schema):
     duration: str | None = None
 
 
+class AllocationOut(View):
+    """Whether a piece's node has it ready for its holder.
+
+    It is ``asked`` of the node from the begin of its window on, ``ready`` when the node reports it
+    as it was asked, ``missing`` when it should be there and is not, ``withdrawn`` when it is over.
+    """
+
+    id: str
+    state: Literal["asked", "missing", "ready", "withdrawn"]
+    since: AwareDatetime
+    reason: dict[str, Any]
+
+
 class BookingOut(View):
     """One piece: which units of which GPU, and what part of a GPU hour an hour of it is.
+
+    ``attributes`` say what an atom is (``migProfile``, ``vramGiB``), and as soon as its node has
+    reported it which one (``migUuid``, ``giId``, ``ciId``). ``allocation`` is null before its
+    window has begun, and where no agent is on its node.
 
     ``member`` counts the members of a gang from 0. Nobody else has the units before ``held_until``:
     the end, and a gap for cleaning up. Both are null where it has no end.
@@ -183,6 +200,8 @@ class BookingOut(View):
     start: AwareDatetime
     end: AwareDatetime | None
     held_until: AwareDatetime | None
+    attributes: dict[str, Any]
+    allocation: AllocationOut | None
 
     def covers(self, instant: datetime) -> bool:
         """Tell whether its window has begun by then, and goes on."""

@@ -1,12 +1,14 @@
 """Reservations as they are shown."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from apportion.bookings import service as bookings
 from apportion.bookings.service import BookingView
+from apportion.nodes.service import allocation_id
 from apportion.quantities.shares import exact_text
 from apportion.reservations import rows
 from apportion.reservations.arrangement import show_gang, show_placement
@@ -71,11 +73,20 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
                     "start": each.start,
                     "end": None if endless else each.end,
                     "held_until": None if endless else each.held_until,
+                    "attributes": each.attributes,
+                    "allocation": _allocation(each),
                 }
             )
             for each in booked
         ],
     )
+
+
+def _allocation(booking: BookingView) -> dict[str, object] | None:
+    if booking.allocation is None:
+        return None
+    name = allocation_id(booking.reservation_id, booking.piece)
+    return {"id": name, **asdict(booking.allocation)}
 
 
 @lru_cache(maxsize=1024)

@@ -641,6 +641,34 @@ CREATE TABLE gpu_partitions (
 );
 CREATE INDEX gpu_partitions_by_node ON gpu_partitions (node_id, gpu_id);
 
+-- What a node with an agent is asked to hand out: a row for each booking whose window has begun, written in the
+-- transaction in which it begins and withdrawn in that in which it ends. generation is the node's first spec that had it.
+-- state, since, reason and device (the names of an instance) are what the node's reports say: whether it is there.
+CREATE TABLE assignments (
+    booking_id bigint NOT NULL,
+    tenant_id text NOT NULL,
+    node_id integer NOT NULL,
+    gpu_id integer NOT NULL,
+    reservation_id text NOT NULL,
+    piece integer NOT NULL,
+    generation bigint NOT NULL,
+    state text NOT NULL,
+    since timestamptz NOT NULL,
+    reason jsonb NOT NULL,
+    device jsonb,
+    CONSTRAINT assignments_pkey PRIMARY KEY (booking_id),
+    CONSTRAINT assignments_booking_fkey FOREIGN KEY (booking_id) REFERENCES bookings (id),
+    CONSTRAINT assignments_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
+    CONSTRAINT assignments_node_fkey FOREIGN KEY (node_id) REFERENCES nodes (id),
+    CONSTRAINT assignments_gpu_fkey FOREIGN KEY (gpu_id) REFERENCES gpus (id),
+    CONSTRAINT assignments_state_known CHECK (state IN ('asked', 'missing', 'ready', 'withdrawn')),
+    CONSTRAINT assignments_reason_coded CHECK (reason ? 'code'),
+    CONSTRAINT assignments_generation_counted CHECK (generation >= 2)
+);
+CREATE INDEX assignments_by_node ON assignments (node_id) WHERE state <> 'withdrawn';
+CREATE INDEX assignments_by_gpu ON assignments (gpu_id) WHERE state <> 'withdrawn';
+CREATE INDEX assignments_by_reservation ON assignments (reservation_id);
+
 -- Host resources of one node for a window. A check on one row cannot see time: whoever writes here
 -- holds the node's row lock and has the peak over the window tested in the same transaction.
 CREATE TABLE host_bookings (

@@ -352,7 +352,59 @@ _TOLD: Final[tuple[Rule, ...]] = (
     ),
 )
 
+_ASSIGNED: Final[tuple[Rule, ...]] = (
+    # By what has begun, and not by the clock: a window may begin before a tick says so.
+    (
+        "assigned",
+        """
+        SELECT bookings.reservation_id, 'runs on ' || nodes.name
+            || ', which is not asked for its piece ' || bookings.piece
+        FROM reservations
+        JOIN bookings ON bookings.reservation_id = reservations.id AND voided_at IS NULL
+        JOIN gpus ON gpus.id = gpu_id
+        JOIN nodes ON nodes.id = gpus.node_id AND nodes.agent IS NOT NULL
+        JOIN pools ON pools.id = nodes.pool_id AND pools.agent <> 'none'
+        LEFT JOIN assignments ON booking_id = bookings.id
+        WHERE reservations.state = 'active' AND planned @> %(now)s
+            AND coalesce(assignments.state, 'withdrawn') = 'withdrawn'""",
+    ),
+    (
+        "assigned",
+        """
+        SELECT reservations.id, 'is ' || reservations.state || ', and its node is asked for it'
+        FROM assignments
+        JOIN reservations ON reservations.id = reservation_id
+        JOIN bookings ON bookings.id = booking_id
+        WHERE assignments.state <> 'withdrawn'
+            AND NOT (
+                reservations.state IN ('active', 'ending')
+                OR (reservations.state = 'placed' AND starts_at <= %(now)s)
+            )""",
+    ),
+    (
+        "assigned",
+        """
+        SELECT one.reservation_id, 'has what ' || other.reservation_id
+            || ' has, by the spec of its node'
+        FROM assignments AS one
+        JOIN bookings AS mine ON mine.id = one.booking_id
+        JOIN assignments AS other ON other.gpu_id = one.gpu_id AND other.booking_id > one.booking_id
+        JOIN bookings AS theirs ON theirs.id = other.booking_id AND theirs.units && mine.units
+        WHERE one.state <> 'withdrawn' AND other.state <> 'withdrawn'""",
+    ),
+    (
+        "assigned",
+        """
+        SELECT reservation_id, 'is in generation ' || generation || ' of a spec that has '
+            || spec_generation
+        FROM assignments JOIN nodes ON nodes.id = node_id
+        WHERE generation > spec_generation OR assignments.node_id <> (
+            SELECT node_id FROM gpus WHERE gpus.id = assignments.gpu_id
+        )""",
+    ),
+)
+
 CHANGES: Final = [
     f"reservation.{change}" for change in ("pending", "placed", "started", "ended", "failed")
 ]
-RULES: Final = (*_TENANTS, *_OFFERS, *_QUOTAS, *_TOLD)
+RULES: Final = (*_TENANTS, *_OFFERS, *_QUOTAS, *_ASSIGNED, *_TOLD)

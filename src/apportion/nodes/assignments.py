@@ -1,0 +1,121 @@
+"""What nodes are asked to hand out: written when a window begins, withdrawn when it ends.
+
+Both happen in the transaction of what they follow from, and raise the generation of the node's
+spec, so that a spec never says two things under one number. Every row is written under its node's
+lock, which is taken before those of GPUs.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from fractions import Fraction
+from typing import Final
+
+from psycopg.types.json import Jsonb
+
+from apportion.authority.service import SYSTEM
+from apportion.events.service import Event, append
+from apportion.nodes.devices import ASKED, OVER, Assigned, Seen, see
+from apportion.nodes.schemas import NodeReport
+from apportion.quantities.units import from_multirange
+from apportion.store.batches import as_rows
+from apportion.store.connections import Connection
+from apportion.store.sql import load
+
+_QUERIES: Final = load("apportion.nodes")
+
+
+async def hold_nodes_of(connection: Connection, reservation_ids: Sequence[str]) -> None:
+    """Hold the nodes with an agent on which some reservations lie; precedes their GPUs."""
+    if reservation_ids:
+        await connection.execute(_QUERIES["hold_nodes_of"], {"ids": list(reservation_ids)})
+
+
+async def assign(connection: Connection, reservation_ids: Sequence[str], now: datetime) -> None:
+    """Ask the nodes of reservations whose window has begun for what they have, once.
+
+    The nodes are held. Where nobody follows a node's spec, nobody is asked.
+    """
+    if reservation_ids:
+        parameters = {"ids": list(reservation_ids), "now": now}
+        reasons = {"asked": Jsonb(ASKED), "over": Jsonb(OVER)}
+        await connection.execute(_QUERIES["assign"], parameters | reasons)
+
+
+async def withdraw(connection: Connection, reservation_ids: Sequence[str], now: datetime) -> None:
+    """Ask nobody any more for what reservations had that have ended; their nodes are held."""
+    if reservation_ids:
+        parameters = {"ids": list(reservation_ids), "now": now, "over": Jsonb(OVER)}
+        await connection.execute(_QUERIES["withdraw"], parameters)
+
+
+async def ask_anew(connection: Connection, reservation_id: str) -> None:
+    """Tell the nodes of a reservation that its window ends at another instant; they are held."""
+    await connection.execute(_QUERIES["ask_anew"], {"ids": [reservation_id]})
+
+
+async def assign_missing(connection: Connection, node_ids: Sequence[int], now: datetime) -> None:
+    """Ask some nodes, which are held, for all that began on them and they were not asked for.
+
+    That is what began before there was an agent on them.
+    """
+    parameters = {"node_ids": list(node_ids), "now": now}
+    cursor = await connection.execute(_QUERIES["unassigned"], parameters)
+    await assign(connection, [row["reservation_id"] for row in await cursor.fetchall()], now)
+
+
+async def assigned_to(connection: Connection, node_id: int) -> list[Assigned]:
+    """Return what a node is asked to hand out, by GPU."""
+    cursor = await connection.execute(_QUERIES["assigned"], {"node_id": node_id})
+    found: list[Assigned] = []
+    for row in await cursor.fetchall():
+        share = Fraction(row.pop("share_num"), row.pop("share_den"))
+        units = from_multirange(row.pop("units"))
+        found.append(Assigned(**row, share=share, units=units))
+    return found
+
+
+async def gpus_there(connection: Connection, node_id: int) -> list[str]:
+    """Return the UUIDs of a node's GPUs, in the node's order."""
+    cursor = await connection.execute(_QUERIES["gpus_there"], {"node_id": node_id})
+    return [row["uuid"] for row in await cursor.fetchall()]
+
+
+async def note_devices(
+    connection: Connection, assigned: Iterable[Assigned], report: NodeReport, now: datetime
+) -> None:
+    """Write what a report, which was taken in, says of what its node was asked for."""
+    changed = [
+        (each, seen)
+        for each in assigned
+        for seen in (see(each, report),)
+        if (each.state, each.reason, each.device) != (seen.state, seen.reason, seen.device)
+    ]
+    if not changed:
+        return
+    rows = [
+        {
+            "booking_id": each.booking_id,
+            "state": seen.state,
+            "reason": seen.reason,
+            "device": seen.device,
+        }
+        for each, seen in changed
+    ]
+    await connection.execute(_QUERIES["note_devices"], {"rows": as_rows(rows), "now": now})
+    events = [_event(each, seen) for each, seen in changed if each.state != seen.state]
+    await append(connection, SYSTEM, now, events)
+
+
+def _event(each: Assigned, seen: Seen) -> Event:
+    return Event(
+        f"reservation.device_{seen.state}",
+        each.tenant_id,
+        each.reservation_id,
+        {
+            "pool_id": each.pool_id,
+            "allocation_id": each.allocation_id,
+            "gpu_id": each.gpu,
+            "reason": seen.reason,
+            "device": seen.device,
+        },
+    )

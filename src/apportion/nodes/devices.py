@@ -1,0 +1,156 @@
+"""What a node is asked to hand out, and whether what it reports has it: pure.
+
+Each booking whose window has begun is an assignment. It is ``asked`` of its node, ``ready`` when a
+report shows what was asked for, and ``missing`` when it was there, or the node says that it is done
+with it, and a report does not show it. The node's word alone makes nothing ready.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import Any, Final, Literal
+
+from apportion.nodes.schemas import NodeReport
+from apportion.quantities.units import bits
+from apportion.quantities.windows import format_instant
+
+DEVICES_UNIT: Final = "devices"
+
+State = Literal["asked", "missing", "ready", "withdrawn"]
+Reason = Mapping[str, str]
+
+ASKED: Final[Reason] = {
+    "code": "device_asked",
+    "message": "its node was asked for it, and has yet to read that",
+}
+OVER: Final[Reason] = {"code": "window_over", "message": "its window is over"}
+_THERE: Final[Reason] = {"code": "device_there", "message": "its node reports it as it was asked"}
+_WRONG: Final[Mapping[str, str]] = {
+    "gpu_missing": "its node does not report the GPU any more",
+    "gpu_failed": "its node reports that the GPU failed",
+    "mig_mode_changing": "the GPU's MIG mode is being switched",
+    "mig_mode_on": "the GPU is in MIG mode, which is to be switched off",
+    "device_missing": "its node does not report the instance",
+    "instance_of_another": "the instance that is there was made for somebody else",
+    "delivered_less": "the instance has less than its profile promises",
+}
+_INSTANCE_KEYS: Final = ("migUuid", "giId", "ciId")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """An assignment, and its GPU and atom as they were last reported.
+
+    ``units`` is a mask; ``profile`` and ``start`` are an instance's. ``found`` are the attributes
+    of the atom, and ``atom_reason`` why it cannot be booked, None where it can.
+    """
+
+    booking_id: int
+    tenant_id: str
+    pool_id: str
+    reservation_id: str
+    piece: int
+    gpu: str
+    cls: str
+    units: int
+    ruler: int
+    profile: str | None
+    start: int | None
+    share: Fraction
+    begins: datetime
+    ends: datetime | None
+    generation: int
+    state: State
+    reason: Mapping[str, Any]
+    device: Mapping[str, Any] | None
+    gpu_reason: str | None
+    mig_current: bool
+    mig_pending: bool
+    atom_reason: str | None
+    found: Mapping[str, Any]
+
+    @property
+    def allocation_id(self) -> str:
+        """What names it: the reservation, and which of its pieces."""
+        return allocation_id(self.reservation_id, self.piece)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a report says of an assignment; ``device`` has the names of its instance."""
+
+    state: State
+    reason: Reason
+    device: Mapping[str, Any] | None
+
+
+def allocation_id(reservation_id: str, piece: int) -> str:
+    """Name a piece of a reservation; fit for a file's name."""
+    return f"{reservation_id}.{piece}"
+
+
+def as_asked(each: Assigned) -> dict[str, Any]:
+    """Write an assignment as the unit ``devices`` has it."""
+    asked: dict[str, Any] = {
+        "allocation_id": each.allocation_id,
+        "reservation_id": each.reservation_id,
+        "gpu": each.gpu,
+        "class": each.cls,
+        "share": str(each.share),
+        "begins": format_instant(each.begins),
+        "ends": None if each.ends is None else format_instant(each.ends),
+    }
+    match each.cls:
+        case "gpu.mig":
+            asked |= {"profile": each.profile, "start": each.start}
+        case "gpu.slot":
+            asked["slots"] = list(bits(each.units))
+        case "gpu.share":
+            # Beyond the ruler lies its seat.
+            asked["hundredths"] = (each.units & ((1 << each.ruler) - 1)).bit_count()
+        case _:
+            pass
+    return asked
+
+
+def see(each: Assigned, report: NodeReport) -> Seen:
+    """Tell what a report, which was taken in, says of an assignment."""
+    if report.observed_generation < each.generation:
+        return Seen(each.state, ASKED, each.device)
+    wrong = _wrong(each, report)
+    if wrong is None:
+        return Seen("ready", _THERE, _names(each))
+    done = max(report.converged.get(unit, 0) for unit in ("mig-layout", DEVICES_UNIT))
+    gone = each.state in ("ready", "missing") or done >= each.generation
+    reason = {"code": wrong, "message": _WRONG[wrong]}
+    return Seen("missing" if gone else "asked", reason, None)
+
+
+def _wrong(each: Assigned, report: NodeReport) -> str | None:
+    if each.gpu_reason in ("missing", "failed"):
+        return f"gpu_{each.gpu_reason}"
+    if each.mig_current != each.mig_pending:
+        return "mig_mode_changing"
+    if each.cls != "gpu.mig":
+        return "mig_mode_on" if each.mig_current else None
+    uuid = each.found.get("migUuid")
+    if uuid is None or each.atom_reason == "instance_missing":
+        return "device_missing"
+    if _made_for(report, uuid) not in (None, each.allocation_id):
+        return "instance_of_another"
+    return None if each.atom_reason is None else "delivered_less"
+
+
+def _made_for(report: NodeReport, uuid: str) -> str | None:
+    """Return for which allocation the node says that it made an instance; None where for none."""
+    for gpu in report.inventory.gpus:
+        for instance in gpu.mig.instances:
+            if instance.uuid == uuid:
+                return instance.allocation_id
+    return None
+
+
+def _names(each: Assigned) -> Mapping[str, Any] | None:
+    names = {key: each.found[key] for key in _INSTANCE_KEYS if key in each.found}
+    return names or None

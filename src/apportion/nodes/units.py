@@ -1,0 +1,55 @@
+"""The units of a node's spec: what each part of it is to be, as of now: pure.
+
+A unit that is not there asks for nothing: what it is about stays as it is found.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from apportion.nodes.cuts import cut_in_force, takes_cut
+from apportion.nodes.devices import DEVICES_UNIT, Assigned, as_asked
+from apportion.pools.policy import DYNAMIC, mps_units
+from apportion.pools.service import PoolRecord
+
+MIG_UNIT: Final = "mig-layout"
+SHARING_UNIT: Final = "gpu-sharing"
+
+Units = dict[str, dict[str, Any]]
+
+
+def units_of(
+    pool: PoolRecord, node: Mapping[str, Any], gpus: Sequence[str], assigned: Sequence[Assigned]
+) -> Units:
+    """Return what each unit of a node is to be; ``gpus`` are the UUIDs of those that it has."""
+    units = _cut(pool, node, gpus, assigned)
+    if pool.agent != "none" and node["agent"] is not None:
+        units[DEVICES_UNIT] = {"assignments": [as_asked(each) for each in assigned]}
+    return units
+
+
+def _cut(
+    pool: PoolRecord, node: Mapping[str, Any], gpus: Sequence[str], assigned: Sequence[Assigned]
+) -> Units:
+    cut = cut_in_force(pool, node)
+    if "migLayout" in cut and takes_cut(pool, node):
+        wanted = {"layout": cut["migLayout"], "mode_change": pool.policy.mode_change}
+        if cut["migLayout"] == DYNAMIC:
+            wanted["gpus"] = [_on_demand(gpu, assigned) for gpu in gpus]
+        return {MIG_UNIT: wanted}
+    if "replicas" in cut and pool.sharing == "mps":
+        units = mps_units(cut["replicas"])
+        return {SHARING_UNIT: {"mode": "mps", "replicas": cut["replicas"], "mps_units": units}}
+    if "replicas" in cut or "shares" in cut:
+        return {SHARING_UNIT: {"mode": pool.sharing, **cut}}
+    return {}
+
+
+def _on_demand(gpu: str, assigned: Sequence[Assigned]) -> dict[str, Any]:
+    """Say what one GPU is to have now. Its MIG mode is nobody's concern while nobody has it."""
+    here = [each for each in assigned if each.gpu == gpu]
+    instances = [
+        {"allocation_id": each.allocation_id, "profile": each.profile, "start": each.start}
+        for each in here
+        if each.cls == "gpu.mig"
+    ]
+    return {"gpu": gpu, "mig": bool(instances) if here else None, "instances": instances}
