@@ -10,6 +10,7 @@ from typing import Any, cast
 from apportion import errors
 from apportion.cli import NOUNS
 from apportion.doors.rights import RIGHTS
+from apportion.nodes.devices import REASONS
 from apportion.placement.selectors import KEYS
 from apportion.placement.verdicts import HELP
 from apportion.pools.policy import policy_schema
@@ -55,7 +56,7 @@ def test_every_event_type_is_documented():
     written |= in_code(
         r'"((?:node|reservation|pool|quota)\.(?:joined|reported|started|ended|failed))"'
     )
-    written |= in_code(r'"(node\.mig\.\w+)"')
+    written |= in_code(r'"(node\.mig\.\w+|reservation\.device_\w+)"')
     written |= {f"node.mig.{name}" for name in in_code(r'\.move\(\s*"(\w+)"')}
     assert first_cells("events.md", "Types") == written
 
@@ -63,6 +64,12 @@ def test_every_event_type_is_documented():
 def test_every_reason_of_a_reservation_is_documented():
     own = in_code(r"'code', '(\w+)'") | in_code(r'"code": "(\w+)"') | {"released", "cancelled"}
     assert first_cells("reservations.md", "Reasons") == own | set(HELP)
+
+
+def test_every_reason_of_a_device_is_documented():
+    states = {"asked", "ready", "missing", "withdrawn"}
+    told = first_cells("partitions.md", "Whether a holder's device is there")
+    assert told == states | set(REASONS)
 
 
 def test_every_reason_of_an_atom_is_documented():

@@ -22,6 +22,10 @@ from apportion.store.connections import Connection
 from apportion.store.sql import load
 
 _QUERIES: Final = load("apportion.nodes")
+_TOLD: Final = {
+    "ready": "reservation.device_ready",
+    "missing": "reservation.device_missing",
+}
 
 
 async def hold_nodes_of(connection: Connection, reservation_ids: Sequence[str]) -> None:
@@ -102,13 +106,17 @@ async def note_devices(
         for each, seen in changed
     ]
     await connection.execute(_QUERIES["note_devices"], {"rows": as_rows(rows), "now": now})
-    events = [_event(each, seen) for each, seen in changed if each.state != seen.state]
+    events = [
+        _event(each, seen)
+        for each, seen in changed
+        if each.state != seen.state and seen.state in _TOLD
+    ]
     await append(connection, SYSTEM, now, events)
 
 
 def _event(each: Assigned, seen: Seen) -> Event:
     return Event(
-        f"reservation.device_{seen.state}",
+        _TOLD[seen.state],
         each.tenant_id,
         each.reservation_id,
         {

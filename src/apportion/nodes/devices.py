@@ -20,13 +20,10 @@ DEVICES_UNIT: Final = "devices"
 State = Literal["asked", "missing", "ready", "withdrawn"]
 Reason = Mapping[str, str]
 
-ASKED: Final[Reason] = {
-    "code": "device_asked",
-    "message": "its node was asked for it, and has yet to read that",
-}
-OVER: Final[Reason] = {"code": "window_over", "message": "its window is over"}
-_THERE: Final[Reason] = {"code": "device_there", "message": "its node reports it as it was asked"}
-_WRONG: Final[Mapping[str, str]] = {
+REASONS: Final[Mapping[str, str]] = {
+    "device_asked": "its node was asked for it, and has yet to read that",
+    "window_over": "its window is over",
+    "device_there": "its node reports it as it was asked",
     "gpu_missing": "its node does not report the GPU any more",
     "gpu_failed": "its node reports that the GPU failed",
     "mig_mode_changing": "the GPU's MIG mode is being switched",
@@ -35,6 +32,16 @@ _WRONG: Final[Mapping[str, str]] = {
     "instance_of_another": "the instance that is there was made for somebody else",
     "delivered_less": "the instance has less than its profile promises",
 }
+"""Why an assignment stands as it does."""
+
+
+def _reason(code: str) -> Reason:
+    return {"code": code, "message": REASONS[code]}
+
+
+ASKED: Final = _reason("device_asked")
+OVER: Final = _reason("window_over")
+_THERE: Final = _reason("device_there")
 _INSTANCE_KEYS: Final = ("migUuid", "giId", "ciId")
 
 
@@ -123,8 +130,7 @@ def see(each: Assigned, report: NodeReport) -> Seen:
         return Seen("ready", _THERE, _names(each))
     done = max(report.converged.get(unit, 0) for unit in ("mig-layout", DEVICES_UNIT))
     gone = each.state in ("ready", "missing") or done >= each.generation
-    reason = {"code": wrong, "message": _WRONG[wrong]}
-    return Seen("missing" if gone else "asked", reason, None)
+    return Seen("missing" if gone else "asked", _reason(wrong), None)
 
 
 def _wrong(each: Assigned, report: NodeReport) -> str | None:

@@ -31,7 +31,8 @@ INSERT INTO assignments (
 )
 SELECT
     bookings.id, bookings.tenant_id, nodes.id, gpus.id, reservation_id, piece, spec_generation + 1, 'asked',
-    reservations.updated_at, '{"code": "device_asked", "message": "its node was asked for it, and has yet to read that"}'
+    reservations.updated_at,
+    jsonb_object('{code,device_asked,message,"its node was asked for it, and has yet to read that"}')
 FROM reservations
 JOIN bookings ON reservation_id = reservations.id AND voided_at IS NULL
 JOIN gpus ON gpus.id = bookings.gpu_id
