@@ -1,0 +1,33 @@
+"""Files of the agent's state directory."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def replace_file(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Replace a file as a whole: after a crash it has the old text or the new, and never a part.
+
+    Its directory must be there. OSError where the disk does not take it; the old text stays.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Put a directory's entries on disk: a rename or an unlink is lost with the power before."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
