@@ -5,39 +5,60 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.agent.mig import Compute, Gpu, Hold, Instance
 from apportion.agent.mig.journal import Entry, Stage
-from apportion.agent.mig.seen import Place
+from apportion.agent.mig.seen import Gpu, Hold, Instance
 from apportion.agent.mig.steps import Create, Destroy, Reset, SwitchMode, plan_for
 from apportion.agent.mig.wishes import Wanted, Wish, wish_for
+from apportion.agent.nvml import ComputeInstance, Engines, Place, Profile
 from apportion.geometry import board_by_key
 
 BOARD = board_by_key("a100-sxm4-40gb")
-PLACES = {
-    profile.name: tuple(Place(start=each.start, size=each.size) for each in profile.placements)
-    for profile in BOARD.profiles
+PROFILES = {
+    profile.name: Profile(
+        number=number,
+        id=number,
+        name=profile.name,
+        compute_slices=int(profile.name[0]),
+        max_instances=7,
+        sm_count=14 * int(profile.name[0]),
+        memory_mib=1,
+        engines=Engines(1, 0, 0, 0, 0),
+        places=tuple(Place(each.start, each.size) for each in profile.placements),
+    )
+    for number, profile in enumerate(BOARD.profiles)
 }
-ALL = [(profile, place) for profile, places in PLACES.items() for place in places]
-GPU = Gpu(uuid="GPU-1", board=BOARD, mig=True, pending=True, needs_reset=True, places=PLACES)
+ALL = [(profile, place) for profile, found in PROFILES.items() for place in found.places]
+GPU = Gpu(uuid="GPU-1", board=BOARD, mig=True, pending=True, needs_reset=True, profiles=PROFILES)
 
 
-def device(number, *, fills=True, pids=(), sms=14):
-    return Compute(
-        id=0, uuid=f"MIG-{number}", fills=fills, memory_mib=4864, sm_count=sms, pids=pids
+def device(number, sms=1000):
+    return ComputeInstance(
+        ci_id=0,
+        uuid=f"MIG-{number}",
+        profile="",
+        compute_slices=1,
+        sm_count=sms,
+        memory_mib=4864,
     )
 
 
-def instance(gi_id, profile="1g.5gb", start=0, computes=None):
-    size = next(each.size for each in PLACES[profile] if each.start == start)
+def instance(gi_id, profile="1g.5gb", start=0, *, fills=True, computes=None, pids=()):
     computes = (device(gi_id),) if computes is None else computes
-    return Instance(gi_id=gi_id, profile=profile, start=start, size=size, computes=computes)
+    return Instance(
+        gi_id=gi_id,
+        profile=profile,
+        place=next(each for each in PROFILES[profile].places if each.start == start),
+        computes=computes,
+        device=computes[0] if computes and fills else None,
+        pids=pids,
+    )
 
 
 def entry(of, stage=Stage.CREATED, allocation_id=None):
     return Entry(
         gpu=GPU.uuid,
         profile=of.profile,
-        start=of.start,
+        start=of.place.start,
         stage=stage,
         allocation_id=allocation_id,
         gi_id=of.gi_id,
@@ -69,11 +90,16 @@ def situations(draw):
         if taken & slices:
             continue
         taken |= slices
-        pids = tuple(draw(st.lists(st.integers(1, 9), max_size=1)))
-        computes = draw(
-            st.sampled_from(((), (device(gi_id, pids=pids),), (device(gi_id, fills=False),)))
+        there.append(
+            instance(
+                gi_id,
+                profile,
+                place.start,
+                fills=draw(st.booleans()),
+                computes=draw(st.sampled_from([(), None])),
+                pids=tuple(draw(st.lists(st.integers(1, 9), max_size=1))),
+            )
         )
-        there.append(instance(gi_id, profile, place.start, computes))
     names = st.sampled_from(["a", "b", None])
     ours = {
         each.gi_id: entry(each, draw(st.sampled_from(Stage)), draw(names))
@@ -118,7 +144,9 @@ def test_no_step_touches_what_is_used_held_or_not_ours_and_nothing_is_made_over_
             case Destroy():
                 assert step.instance.gi_id in ours
                 assert not step.instance.pids
-                assert not [each for each in kept if each.start in {None, step.instance.start}]
+                assert not [
+                    each for each in kept if each.start in {None, step.instance.place.start}
+                ]
             case SwitchMode():
                 assert mode_change != "never" or gpu.mig == step.on
                 if gpu.mig != step.on:
@@ -136,7 +164,7 @@ def test_no_step_touches_what_is_used_held_or_not_ours_and_nothing_is_made_over_
         each
         for one in gpu.instances
         if one.gi_id not in gone
-        for each in range(one.start, one.start + one.size)
+        for each in range(one.place.start, one.place.start + one.place.size)
     ]
     for step in steps:
         if isinstance(step, Create):
@@ -153,7 +181,7 @@ def test_where_nothing_is_planned_and_nothing_waited_for_the_gpu_is_what_was_ask
     if made.steps or made.waits or asked is None:
         return
     mine = {
-        (each.profile, each.start, ours[each.gi_id].allocation_id)
+        (each.profile, each.place.start, ours[each.gi_id].allocation_id)
         for each in gpu.instances
         if each.gi_id in ours
     }
@@ -205,7 +233,7 @@ def test_a_half_made_instance_is_destroyed_also_where_nothing_is_asked():
 
 def test_less_than_promised_is_told_and_left_for_whoever_judges_it():
     there = instance(1, computes=(device(1, sms=7),))
-    gpu = replace(GPU, instances=(there,), sm_counts={"1g.5gb": 14})
+    gpu = replace(GPU, instances=(there,))
     assert plan(gpu, wish(("1g.5gb", 0, None)), {1: entry(there)}) == ([], ["delivered_less"])
 
 

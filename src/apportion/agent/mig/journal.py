@@ -52,7 +52,7 @@ class Entry:
         Ids are reused and places too; a device's UUID is not. An instance that never had a device
         is told by its place: nothing else lay there when it was written down.
         """
-        if (self.profile, self.start) != (instance.profile, instance.start):
+        if (self.profile, self.start) != (instance.profile, instance.place.start):
             return False
         if self.gi_id is not None and self.gi_id != instance.gi_id:
             return False

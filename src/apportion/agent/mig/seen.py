@@ -1,96 +1,59 @@
-"""What a driver shows of a node's GPUs as far as MIG goes, and the calls that change it."""
+"""GPUs as far as MIG goes: one look at what the driver shows, to think about without it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from apportion.geometry import Board
-
-
-class DriverError(Exception):
-    """The driver refused a call, for a reason that scripts can rely on.
-
-    ``in_use``, ``insufficient_resources``, ``reset_required``, ``not_supported``,
-    ``no_permission``, ``gpu_lost``, ``not_found``, or ``driver_error`` for all others.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        """Say why, as a code and in the driver's words."""
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
-    """A compute instance. ``uuid`` is its MIG device's, new whenever it is made again.
-
-    ``fills`` tells that it has all SMs of its GPU instance.
-    """
-
-    id: int
-    uuid: str
-    fills: bool
-    memory_mib: int
-    sm_count: int
-    pids: tuple[int, ...] = ()
+from apportion.agent.nvml import (
+    ComputeInstance,
+    Driver,
+    DriverError,
+    GpuFacts,
+    Place,
+    Process,
+    Profile,
+)
+from apportion.errors import InvalidInputError
+from apportion.geometry import Board, find_board
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A GPU instance: its place in memory slices, and the compute instances in it."""
+    """A GPU instance: its place in memory slices, what is in it, and which processes use it.
+
+    ``device`` is the one compute instance that has all of it; None where there is none, or others.
+    """
 
     gi_id: int
     profile: str
-    start: int
-    size: int
-    computes: tuple[Compute, ...] = ()
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes that use any of it."""
-        return tuple(pid for compute in self.computes for pid in compute.pids)
-
-    @property
-    def device(self) -> Compute | None:
-        """The one compute instance that fills it, None where it has none or others."""
-        if len(self.computes) == 1 and self.computes[0].fills:
-            return self.computes[0]
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where an instance of a profile may lie, in memory slices, and what it has to have there."""
-
-    start: int
-    size: int
+    place: Place
+    computes: tuple[ComputeInstance, ...] = ()
+    device: ComputeInstance | None = None
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU as its driver shows it.
 
-    ``mig`` and ``pending`` are None where the GPU cannot do MIG. ``places`` are those of each
-    profile, as this driver reports them. ``sm_counts`` and ``memory_mib`` are what an instance of
-    each profile has to have. ``failed`` says why the GPU did not answer; all else is empty then.
+    ``mig`` and ``pending`` are None where MIG cannot split it. ``profiles`` are those that this
+    driver has, by name. ``failed`` says why it does not answer; nothing else is known of it then.
     """
 
     uuid: str
-    board: Board | None = None
     failed: str | None = None
+    board: Board | None = None
     mig: bool | None = None
     pending: bool | None = None
     needs_reset: bool = False
-    places: Mapping[str, Sequence[Place]] = field(default_factory=dict[str, Sequence[Place]])
-    sm_counts: Mapping[str, int] = field(default_factory=dict[str, int])
-    memory_mib: Mapping[str, int] = field(default_factory=dict[str, int])
+    profiles: Mapping[str, Profile] = field(default_factory=dict[str, Profile])
     instances: tuple[Instance, ...] = ()
     pids: tuple[int, ...] = ()
 
     def place(self, profile: str, start: int) -> Place | None:
         """Return the place of a profile that begins there, None where it has none."""
-        return next((each for each in self.places.get(profile, ()) if each.start == start), None)
+        found = self.profiles.get(profile)
+        places = () if found is None else found.places
+        return next((each for each in places if each.start == start), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,37 +64,66 @@ class Hold:
     start: int | None
 
 
-class Driver(Protocol):
-    """The driver's calls that MIG needs. All raise DriverError."""
+def look_at_all(driver: Driver) -> Iterator[Gpu]:
+    """Look at every GPU; one that does not even tell its name goes by its number."""
+    for index in range(driver.gpu_count()):
+        try:
+            uuid = driver.uuid(index)
+        except DriverError as error:
+            yield Gpu(uuid=f"GPU {index}", failed=error.message)
+        else:
+            yield look_at(driver, uuid)
 
-    def gpus(self) -> Sequence[Gpu]:
-        """Look at all GPUs."""
-        ...
 
-    def gpu(self, uuid: str) -> Gpu:
-        """Look at one GPU."""
-        ...
+def look_at(driver: Driver, gpu: str) -> Gpu:
+    """Look at one GPU."""
+    try:
+        return _look(driver, gpu)
+    except DriverError as error:
+        return Gpu(uuid=gpu, failed=error.message)
 
-    def set_mode(self, gpu: str, *, on: bool) -> None:
-        """Ask for MIG mode on or off; where that wants a reset it is only pending afterwards."""
-        ...
 
-    def reset(self, gpu: str) -> None:
-        """Reset a GPU that nobody uses."""
-        ...
+def _look(driver: Driver, gpu: str) -> Gpu:
+    processes = driver.processes(gpu)
+    pids = tuple(each.pid for each in processes)
+    mode = driver.mig_mode(gpu)
+    if mode is None:
+        return Gpu(uuid=gpu, pids=pids)
+    profiles = driver.profiles(gpu)
+    return Gpu(
+        uuid=gpu,
+        board=_board(driver.facts(gpu)),
+        mig=mode.current,
+        pending=mode.pending,
+        needs_reset=mode.needs_reset,
+        profiles={each.name: each for each in profiles},
+        instances=tuple(_instances(driver, gpu, profiles, processes)),
+        pids=pids,
+    )
 
-    def create_instance(self, gpu: str, profile: str, place: Place) -> int:
-        """Make a GPU instance there; returns its id, which may have been another's before."""
-        ...
 
-    def fill_instance(self, gpu: str, gi_id: int) -> str:
-        """Make the compute instance that has all of a GPU instance; returns its device's UUID."""
-        ...
+def _instances(
+    driver: Driver, gpu: str, profiles: Sequence[Profile], processes: Sequence[Process]
+) -> Iterator[Instance]:
+    by_id = {each.id: each for each in profiles}
+    for found in driver.instances(gpu):
+        profile = by_id[found.profile_id]
+        computes = found.computes
+        fills = len(computes) == 1 and computes[0].compute_slices == profile.compute_slices
+        yield Instance(
+            gi_id=found.gi_id,
+            profile=profile.name,
+            place=found.place,
+            computes=computes,
+            device=computes[0] if fills else None,
+            pids=tuple(each.pid for each in processes if each.gi_id == found.gi_id),
+        )
 
-    def destroy_compute(self, gpu: str, gi_id: int, ci_id: int) -> None:
-        """Destroy a compute instance; one that is gone already is no error."""
-        ...
 
-    def destroy_instance(self, gpu: str, gi_id: int) -> None:
-        """Destroy a GPU instance; one that is gone already is no error."""
-        ...
+def _board(facts: GpuFacts) -> Board | None:
+    try:
+        return find_board(
+            facts.product, memory_mib=facts.memory_mib, pci_device_id=facts.pci_device_id
+        )
+    except InvalidInputError:
+        return None

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from apportion.agent.mig.journal import Entry, Stage
-from apportion.agent.mig.seen import Gpu, Hold, Instance, Place
+from apportion.agent.mig.seen import Gpu, Hold, Instance
 from apportion.agent.mig.wishes import Wanted, Wish
+from apportion.agent.nvml import Place
 
 NEVER: Final = "never"
 IDLE: Final = "idle"
@@ -129,7 +130,7 @@ class _Planner:
             left.append(each)
             if user is not None:
                 reason, who = user
-                self.wait(reason, f"{each.profile} at {each.start} is to go, and {who}")
+                self.wait(reason, f"{each.profile} at {each.place.start} is to go, and {who}")
         return left
 
     def _is_cut_as_named(self, wish: Wish) -> bool:
@@ -149,7 +150,7 @@ class _Planner:
             (
                 each
                 for each in wish.instances
-                if (each.profile, each.start) == (instance.profile, instance.start)
+                if (each.profile, each.start) == (instance.profile, instance.place.start)
             ),
             None,
         )
@@ -161,12 +162,12 @@ class _Planner:
         """Say where an instance has less than its profile promises."""
         device = instance.device
         assert device is not None  # noqa: S101 - one that stays has its device
-        sms = self.gpu.sm_counts.get(instance.profile, 0)
-        memory = self.gpu.memory_mib.get(instance.profile, 0)
+        promised = self.gpu.profiles[instance.profile]
+        sms, memory = promised.sm_count, promised.memory_mib
         if device.sm_count < sms or device.memory_mib < memory:
             self.wait(
                 "delivered_less",
-                f"{instance.profile} at {instance.start} has {device.sm_count} SMs and"
+                f"{instance.profile} at {instance.place.start} has {device.sm_count} SMs and"
                 f" {device.memory_mib} MiB; promised are {sms} and {memory}",
             )
 
@@ -202,7 +203,7 @@ class _Planner:
         return None
 
     def _create(self, wish: Wish, stay: list[Instance], left: list[Instance]) -> None:
-        there = {(each.profile, each.start) for each in stay}
+        there = {(each.profile, each.place.start) for each in stay}
         for wanted in wish.instances:
             if (wanted.profile, wanted.start) in there:
                 continue
@@ -215,18 +216,19 @@ class _Planner:
                 self.wait(
                     "foreign_instance",
                     f"{wanted.profile} at {wanted.start} is to be where {clash.profile} at"
-                    f" {clash.start} lies, which the agent did not make",
+                    f" {clash.place.start} lies, which the agent did not make",
                 )
 
     def _in_the_way(self, place: Place, instances: Iterable[Instance]) -> Instance | None:
         for each in instances:
-            if each.start < place.start + place.size and place.start < each.start + each.size:
+            there = each.place
+            if there.start < place.start + place.size and place.start < there.start + there.size:
                 return each
         return None
 
     def _user(self, instance: Instance) -> tuple[str, str] | None:
         """Return why an instance may not be touched, or None."""
-        if any(hold.start in {None, instance.start} for hold in self._holds):
+        if any(hold.start in {None, instance.place.start} for hold in self._holds):
             return "gpu_held", "somebody has it"
         if instance.pids:
             return "instance_in_use", f"processes use it: {_listed(instance.pids)}"

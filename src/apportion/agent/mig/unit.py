@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from apportion.agent.mig.journal import Entry, Journal, Stage
-from apportion.agent.mig.seen import Driver, DriverError, Gpu, Hold
+from apportion.agent.mig.seen import Gpu, Hold, look_at, look_at_all
 from apportion.agent.mig.steps import (
     REBOOT,
     Create,
@@ -19,6 +19,7 @@ from apportion.agent.mig.steps import (
     plan_for,
 )
 from apportion.agent.mig.wishes import wish_for
+from apportion.agent.nvml import Driver, DriverError, reset_gpu
 from apportion.agent.units import Outcome, Wanted
 
 _ROUNDS: Final = 6
@@ -41,8 +42,7 @@ class MigLayout:
     def converge(self, wanted: Wanted | None, now: datetime) -> Outcome:  # noqa: ARG002 - the contract of units
         """Take all safe steps on all GPUs: what one GPU waits for does not hold up another."""
         try:
-            gpus = self._driver.gpus()
-            waits = [wait for gpu in gpus for wait in self._cut(gpu, wanted)]
+            waits = [wait for gpu in look_at_all(self._driver) for wait in self._cut(gpu, wanted)]
         except DriverError as error:
             return Outcome(done=False, reason=error.reason, message=error.message)
         except OSError as error:
@@ -71,25 +71,33 @@ class MigLayout:
                 return plan.waits
             for step in plan.steps:
                 try:
-                    self._take(gpu.uuid, step)
+                    self._take(gpu, step)
                 except DriverError as error:
                     return [*plan.waits, _failed(gpu.uuid, step, error, mode_change)]
-            gpu = self._driver.gpu(gpu.uuid)
+            gpu = look_at(self._driver, gpu.uuid)
         return [
             *plan.waits,
             Wait(gpu=gpu.uuid, reason="not_settled", message="is not as asked yet"),
         ]
 
-    def _take(self, gpu: str, step: Step) -> None:
+    def _take(self, gpu: Gpu, step: Step) -> None:
         match step:
             case Destroy():
-                self._destroy(gpu, step)
+                self._destroy(gpu.uuid, step)
             case Create():
                 self._create(gpu, step)
             case SwitchMode():
-                self._driver.set_mode(gpu, on=step.on)
+                self._switch(gpu, on=step.on)
             case Reset():
-                self._driver.reset(gpu)
+                reset_gpu(gpu.uuid)
+
+    def _switch(self, gpu: Gpu, *, on: bool) -> None:
+        try:
+            self._driver.set_mig_mode(gpu.uuid, on=on)
+        except DriverError as error:
+            # Only pending: the next look shows it, and whether a reset may be tried.
+            if not gpu.needs_reset or error.reason not in {"reset_required", "in_use"}:
+                raise
 
     def _destroy(self, gpu: str, step: Destroy) -> None:
         instance, journal = step.instance, self._journal
@@ -103,15 +111,15 @@ class MigLayout:
             )
         )
         for compute in instance.computes:
-            self._driver.destroy_compute(gpu, instance.gi_id, compute.id)
+            self._driver.destroy_compute(gpu, instance.gi_id, compute.ci_id)
         self._driver.destroy_instance(gpu, instance.gi_id)
         journal.forget(entry)
 
-    def _create(self, gpu: str, step: Create) -> None:
+    def _create(self, gpu: Gpu, step: Create) -> None:
         wanted, journal = step.wanted, self._journal
         entry = journal.put(
             Entry(
-                gpu=gpu,
+                gpu=gpu.uuid,
                 profile=wanted.profile,
                 start=wanted.start,
                 stage=Stage.CREATING,
@@ -119,19 +127,20 @@ class MigLayout:
             )
         )
         try:
-            gi_id = self._driver.create_instance(gpu, wanted.profile, step.place)
+            profile = gpu.profiles[wanted.profile]
+            gi_id = self._driver.create_instance(gpu.uuid, profile.id, step.place)
         except DriverError:
             # Else whatever somebody else makes there before the next look would be taken for ours.
             journal.forget(entry)
             raise
         entry = journal.put(replace(entry, gi_id=gi_id))
         try:
-            uuid = self._driver.fill_instance(gpu, gi_id)
+            device = self._driver.fill_instance(gpu.uuid, gi_id)
         except DriverError as error:
-            self._driver.destroy_instance(gpu, gi_id)
+            self._driver.destroy_instance(gpu.uuid, gi_id)
             journal.forget(entry)
             raise DriverError("compute_instance_failed", error.message) from error
-        journal.put(replace(entry, stage=Stage.CREATED, uuid=uuid))
+        journal.put(replace(entry, stage=Stage.CREATED, uuid=device.uuid))
 
 
 def _failed(gpu: str, step: Step, error: DriverError, mode_change: str) -> Wait:
@@ -145,7 +154,7 @@ def _failed(gpu: str, step: Step, error: DriverError, mode_change: str) -> Wait:
             tried = f"cannot switch MIG {'on' if step.on else 'off'}"
         case Destroy():
             reason = "instance_in_use" if reason == "in_use" else reason
-            tried = f"cannot destroy {step.instance.profile} at {step.instance.start}"
+            tried = f"cannot destroy {step.instance.profile} at {step.instance.place.start}"
         case Create():
             tried = f"cannot make {step.wanted.profile} at {step.wanted.start}"
     return Wait(gpu=gpu, reason=reason, message=f"{tried}: {error.message}")
