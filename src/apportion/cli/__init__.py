@@ -34,6 +34,8 @@ NOUNS: Final[Mapping[str, str]] = {
     "atom": "list what can be booked",
     "reserve": "reserve GPUs or parts of them for a window of time",
     "reservation": "show and release reservations",
+    "run": "reserve, wait, run a command on what was reserved, and give it back",
+    "env": "print what a shell needs to use what a reservation has",
     "defrag": "make room in a pool by moving the fewest reservations",
     "series": "show and release reservations that come again",
     "quota": "show, set and explain quotas",

@@ -19,6 +19,11 @@ if TYPE_CHECKING:  # loading the client takes half a second, which --help must n
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     """Add how to print, and where the server is."""
     add_output_argument(parser)
+    add_address_arguments(parser)
+
+
+def add_address_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add where the server is, and for whom it is asked."""
     group = parser.add_argument_group("the server")
     group.add_argument(
         "--url",

@@ -20,6 +20,7 @@ from apportion.cli.outlook import (
 from apportion.cli.output import print_data
 from apportion.cli.reservation_text import device_text, reservation_lines
 from apportion.cli.times import NO_END, both_zones, read_time, short_time
+from apportion.cli.waiting import add_wait_arguments, run_wait
 from apportion.cli.zones import add_zone_argument
 from apportion.quantities.windows import format_instant, parse_duration
 
@@ -36,6 +37,7 @@ examples:
   apportion reservation list --pool notebooks --all -o json
   apportion reservation show res_01k...
   apportion reservation explain res_01k...
+  apportion reservation wait res_01k... --timeout 30m
   apportion reservation earliest --pool notebooks --gpus 2 --for 4h
   apportion reservation free-windows --pool notebooks --mig 3g.40gb --for 2h -k 10
   apportion reservation update res_01k... --for 8h
@@ -47,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what can be done with what is reserved, or could be."""
     parser.epilog = _EXAMPLES
     verbs = parser.add_subparsers(
-        dest="verb", required=True, metavar="list|show|explain|earliest|free-windows|update|release"
+        dest="verb",
+        required=True,
+        metavar="list|show|explain|wait|earliest|free-windows|update|release",
     )
     listing = verbs.add_parser("list", help="list reservations, newest first", epilog=_EXAMPLES)
     listing.add_argument(
@@ -65,6 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     explain.add_argument("id", metavar="ID", help="its id")
     add_server_arguments(explain)
+    wait = verbs.add_parser("wait", help="wait until one runs, or never will")
+    add_wait_arguments(wait)
+    add_server_arguments(wait)
     earliest = verbs.add_parser(
         "earliest", help="show when an ask could start; nothing is held", epilog=_EXAMPLES
     )
@@ -97,9 +104,13 @@ def run(args: argparse.Namespace) -> int:
             return run_earliest(args, client)
         if args.verb == "free-windows":
             return run_free_windows(args, client)
-        act = {"show": _show, "explain": run_explain, "update": _update, "release": _release}[
-            args.verb
-        ]
+        act = {
+            "show": _show,
+            "explain": run_explain,
+            "wait": run_wait,
+            "update": _update,
+            "release": _release,
+        }[args.verb]
         with naming({"reservation_id": "ID", "duration": "--for", "end": _end_flag(args)}):
             return act(args, client)
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from apportion.cli.arguments import add_ask_limits, whole_number
 from apportion.cli.asking import Plan, ask_of_flags, device_request, plan_in_pools
-from apportion.cli.connection import add_server_arguments, connect, find_pool, naming
+from apportion.cli.connection import (
+    add_address_arguments,
+    add_server_arguments,
+    connect,
+    find_pool,
+    naming,
+)
 from apportion.cli.listing import LIMIT_MAX, data_of
 from apportion.cli.output import print_data
 from apportion.cli.plan import choice_data, choice_lines
@@ -90,13 +96,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", help="idempotency key: the same one never reserves twice")
 
 
-def add_request_arguments(parser: argparse.ArgumentParser, *, recurring: bool) -> None:
-    """Add what every ask is made of: pools, pieces, a window, host resources, a place."""
+def add_request_arguments(
+    parser: argparse.ArgumentParser, *, recurring: bool, here: bool = False
+) -> None:
+    """Add what every ask is made of: pools, pieces, a window, host resources, a place.
+
+    ``here``: it is to lie on this machine, whose own pool need not be named, and is not printed.
+    """
+    default = " (default: this machine's)" if here else ""
     parser.add_argument(
         "--pool",
-        required=True,
+        required=not here,
         metavar="POOL[,POOL]",
-        help="by name or id; of several, the tightest fit is taken",
+        help=f"by name or id; of several, the tightest fit is taken{default}",
     )
     _add_ask(parser)
     add_ask_limits(parser)
@@ -105,7 +117,10 @@ def add_request_arguments(parser: argparse.ArgumentParser, *, recurring: bool) -
     host.add_argument("--vcpu", metavar="N", help="virtual CPUs: 8, 0.5, 250m")
     host.add_argument("--host-memory-gib", metavar="N", help="host memory in GiB: 64, 0.5")
     _add_place(parser)
-    add_server_arguments(parser)
+    if here:
+        add_address_arguments(parser)
+    else:
+        add_server_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
