@@ -31,6 +31,7 @@ NOUNS: Final[Mapping[str, str]] = {
     "site": "create and show sites",
     "pool": "create, change, offer and retire pools of GPUs",
     "node": "import and show nodes",
+    "agent": "show and check what there is on this machine",
     "atom": "list what can be booked",
     "reserve": "reserve GPUs or parts of them for a window of time",
     "reservation": "show and release reservations",

@@ -185,9 +185,9 @@ def _instance(
         **common,
         "migProfile": profile_text(first.profile),
         "giId": first.gi_id,
-        "ciId": first.ci_id,
-        "migUuid": first.uuid,
     }
+    if first.uuid is not None and first.ci_id is not None:
+        attributes |= {"ciId": first.ci_id, "migUuid": first.uuid}
     if first.memory_mib is not None:
         attributes["vramGiB"] = -(-first.memory_mib // 1024)
     if found is None or board is None:
@@ -202,7 +202,11 @@ def _instance(
     profile, placement = found
     attributes["migProfile"] = profile.name
     reason = None
-    if len(instances) > 1 or _leaves_some_unused(first.profile):
+    if any(each.failed is not None for each in instances):
+        reason = "failed"
+    elif first.uuid is None:
+        reason = "no_compute_instance"
+    elif len(instances) > 1 or _leaves_some_unused(first.profile):
         reason = "compute_instance_smaller_than_gpu_instance"
     elif sharing != "mig":
         reason = "pool_does_not_share_by_mig"

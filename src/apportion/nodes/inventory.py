@@ -157,8 +157,16 @@ def _as_reported(
     failed = [gpu.report.uuid for gpu in gpus if gpu.reason == "failed"]
     if len(failed) == len(gpus):
         return Derived(document, gpus, "no_capacity", "no GPU can be used")
+    failed += [
+        each.uuid or f"{report.uuid}/gi{each.gi_id}"
+        for report in document.gpus
+        for each in report.mig.instances
+        if each.failed is not None and report.uuid not in failed
+    ]
     if failed:
         return Derived(document, gpus, "degraded", f"failed: {', '.join(failed)}")
+    if document.problems:
+        return Derived(document, gpus, "degraded", "; ".join(document.problems))
     return Derived(document, gpus, "healthy", None)
 
 

@@ -13,6 +13,8 @@ from apportion.doors.schemas import IdempotencyKey, Name, Schema, Text, View
 
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 MemoryMib = Annotated[int, Field(strict=True, ge=1, le=2**40)]
+LongCount = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1)]
+LongText = Annotated[str, Field(max_length=4096)]
 Flag = Annotated[bool, Field(strict=True)]
 Generation = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
 ShareText = Annotated[Fraction, PlainSerializer(str, return_type=str)]
@@ -25,18 +27,22 @@ class MigInstance(Schema):
 
     ``start`` is the first memory slice of its placement. ``profile`` is the driver's name for it;
     one such as ``1c.3g.40gb`` is a compute instance that leaves part of its GPU instance unused.
-    ``managed`` says that the node made it because it was asked to, and ``allocation_id`` for what.
+    A GPU instance without a compute instance has neither ``ci_id`` nor ``uuid``. ``managed`` says
+    that the node made it because it was asked to, and ``allocation_id`` for what; ``failed`` why it
+    alone cannot be used.
     """
 
     gi_id: Count
-    ci_id: Count
-    uuid: Text
+    ci_id: Count | None = None
+    uuid: Text | None = None
     profile: Text
     start: Annotated[int, Field(strict=True, ge=0, le=31)]
     memory_mib: MemoryMib | None = None
     sm_count: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
+    size: Annotated[int, Field(strict=True, ge=1, le=32)] | None = None
     managed: Flag = False
     allocation_id: Text | None = None
+    failed: Text | None = None
 
 
 class MigState(Schema):
@@ -54,6 +60,81 @@ class NvLink(Schema):
     links: Annotated[int, Field(strict=True, ge=1, le=64)]
 
 
+class MemoryHealth(Schema):
+    """A GPU's memory: errors since its last reset, and what that will take out of use."""
+
+    ecc: Flag
+    corrected: LongCount | None = None
+    uncorrected: LongCount | None = None
+    retirement_pending: Flag = False
+    remap_failed: Flag = False
+
+
+class CriticalError(Schema):
+    """A critical error (XID) of a GPU, or of the MIG device of that UUID."""
+
+    xid: Count
+    instance: Text | None = None
+    at: AwareDatetime
+
+
+class Process(Schema):
+    """A process that uses a GPU or one of its instances, through MPS or by itself."""
+
+    pid: Count
+    gi_id: Count | None = None
+    ci_id: Count | None = None
+    mps: Flag = False
+
+
+class Difference(Schema):
+    """Where the driver says otherwise than the table of boards: it is right."""
+
+    profile: Text | None = None
+    figure: Text
+    driver: LongText
+    package: LongText
+
+
+class ProfilePlacement(Schema):
+    """Memory slices in which an instance of a profile may lie."""
+
+    start: Annotated[int, Field(strict=True, ge=0, le=31)]
+    size: Annotated[int, Field(strict=True, ge=1, le=32)]
+
+
+class DriverProfile(Schema):
+    """A MIG profile as the driver of the node has it."""
+
+    id: Count
+    name: Text
+    compute_slices: Count
+    max_instances: Count
+    memory_mib: MemoryMib
+    sm_count: Count
+    copy_engines: Count
+    decoders: Count
+    encoders: Count
+    jpeg: Count
+    ofa: Count
+    placements: list[ProfilePlacement] = Field(max_length=32)
+
+
+class ProductProfiles(Schema):
+    """The profiles of all GPUs of one product."""
+
+    product: Text
+    profiles: list[DriverProfile] = Field(max_length=64)
+
+
+class DriverVersions(Schema):
+    """What answers for the GPUs of the node."""
+
+    driver: Text
+    cuda: Text
+    nvml: Text
+
+
 class GpuReport(Schema):
     """One physical GPU. ``failed`` gives the reason why it cannot be used, where it cannot."""
 
@@ -67,6 +148,11 @@ class GpuReport(Schema):
     numa_node: Count | None = None
     mig: MigState = Field(default_factory=MigState)
     nvlink: list[NvLink] = Field(default_factory=list[NvLink])
+    minor: Count | None = None
+    memory_health: MemoryHealth | None = None
+    xids: list[CriticalError] = Field(max_length=256, default_factory=list[CriticalError])
+    processes: list[Process] = Field(max_length=4096, default_factory=list[Process])
+    differences: list[Difference] = Field(max_length=1024, default_factory=list[Difference])
     failed: Text | None = None
 
 
@@ -98,6 +184,12 @@ class Inventory(Schema):
     controller: Literal["platform", "tenant"] = "platform"
     owner_tenant_id: Text | None = None
     agent: Text | None = None
+    boot_id: Text | None = None
+    driver: DriverVersions | None = None
+    mig_profiles: list[ProductProfiles] = Field(
+        max_length=16, default_factory=list[ProductProfiles]
+    )
+    problems: list[Text] = Field(max_length=64, default_factory=list[Text])
     host: HostReport
     gpus: list[GpuReport] = Field(max_length=64, default_factory=list[GpuReport])
 

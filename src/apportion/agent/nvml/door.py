@@ -396,7 +396,7 @@ class Watch:
 
     def __init__(self, driver: Driver) -> None:
         """Register with all GPUs that answer and can tell."""
-        self._set = _ask("nvmlEventSetCreate")
+        self._set: Any = _ask("nvmlEventSetCreate")
         # A GPU that has fallen off the bus tells of it, and says nothing more: not its name either.
         self._names: dict[int | None, str] = {}
         for uuid, handle in driver.handles():
@@ -420,8 +420,10 @@ class Watch:
         )
 
     def close(self) -> None:
-        """Listen no more."""
-        _ask("nvmlEventSetFree", self._set)
+        """Listen no more; once is enough."""
+        if self._set is not None:
+            _ask("nvmlEventSetFree", self._set)
+            self._set = None
 
 
 def _address(handle: Any) -> int | None:

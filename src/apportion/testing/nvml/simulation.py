@@ -84,10 +84,11 @@ class Simulation:
         with self._state() as state:
             return layout.Machine.from_buffer_copy(state.images[state.current])
 
-    def boards(self) -> list[layout.Board]:
-        """Return copies of the boards that its GPUs refer to by number."""
+    @contextmanager
+    def another_driver(self) -> Generator[list[layout.Board]]:
+        """Change what the driver says of the machine's boards, as its update may."""
         with self._state() as state:
-            return [layout.Board.from_buffer_copy(row) for row in state.boards if row.name]
+            yield [row for row in state.boards if row.name]
 
     @contextmanager
     def change(self) -> Generator[layout.Machine]:
