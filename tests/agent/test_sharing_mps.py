@@ -1,0 +1,404 @@
+"""The MPS daemon of a GPU: run, watched, adopted, quit, and everything put back as it was found."""
+
+import json
+import os
+import signal
+import subprocess
+from fractions import Fraction
+
+import pytest
+from sharing_world import FOUR, MEMORY, until, world
+
+from apportion.agent.sharing.environment import log_directory, pipe_directory
+from apportion.testing.mps.stand_in import CONTEXTS_MAX
+
+QUARTER = Fraction(1, 4)
+
+
+@pytest.fixture
+def node():
+    with world() as made:
+        yield made
+
+
+def record(node):
+    return node.journal().read(node.gpu)
+
+
+def test_a_gpu_is_shared_by_a_daemon_of_its_own_and_given_back_as_it_was_found(node):
+    shared = node.converge()
+    assert shared.done
+    assert shared.message.startswith("soft: ")
+    assert node.driver.compute_mode(node.gpu) == "exclusive_process"
+    assert node.daemon().environment["CUDA_VISIBLE_DEVICES"] == node.gpu
+    assert node.ask("get_default_active_thread_percentage") == "25.0"
+    assert node.ask(f"get_default_device_pinned_mem_limit {node.gpu}") == "19G"
+    assert record(node).compute_mode == "default"
+
+    assert node.converge(None).done
+    assert node.driver.compute_mode(node.gpu) == "default"
+    assert not node.ours()
+    assert not node.journal().gpus()
+    assert not pipe_directory(node.state, node.gpu).exists()
+
+
+def test_a_second_look_changes_nothing(node):
+    node.converge()
+    before, calls = node.daemon(), len(node.stand_in.calls())
+    assert node.converge().done
+    assert node.daemon() == before
+    assert all(call.startswith("get_") for call in node.stand_in.calls()[calls:])
+
+
+def test_a_holder_gets_its_part_and_not_more_whatever_it_asks_for(node):
+    node.converge()
+    got = node.said(node.client(QUARTER))
+    assert (got["percentage"], got["memory"]) == (25, {node.gpu: MEMORY // 4})
+    more = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "90", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ""}
+    greedy = node.said(node.client(QUARTER, **more))
+    assert (greedy["percentage"], greedy["memory"]) == (25, {node.gpu: MEMORY // 4})
+
+
+def test_a_holder_of_several_slots_gets_them_in_one_process_and_the_others_keep_theirs(node):
+    node.converge()
+    first = node.said(node.client(QUARTER))
+    node.converge({**FOUR, "widest": {node.gpu: 2}})
+    wide = node.said(node.client(Fraction(1, 2)))
+    narrow = node.said(node.client(QUARTER))
+    assert [one["percentage"] for one in (first, wide, narrow)] == [25, 50, 25]
+    assert wide["memory"] == {node.gpu: MEMORY // 2}
+    assert narrow["memory"] == {node.gpu: MEMORY // 4}
+
+
+def test_free_shares_are_capped_by_what_the_widest_holder_has(node):
+    node.converge({"mode": "mps", "shares": 100})
+    assert node.ask("get_default_active_thread_percentage") == "100.0"
+    node.converge({"mode": "mps", "shares": 100, "widest": {node.gpu: 81}})
+    assert node.said(node.client(Fraction(1)))["percentage"] == 81
+
+
+def test_the_daemon_serves_48_contexts_and_says_so_to_the_next(node):
+    node.converge()
+    assert all("error" not in node.said(node.client(QUARTER)) for _ in range(CONTEXTS_MAX))
+    assert node.said(node.client(QUARTER)) == {"error": "MPS max clients"}
+    assert node.converge().done
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_another_users_process_waits_till_the_first_user_is_done(node):
+    node.converge()
+    first = node.client(QUARTER)
+    assert node.said(first)["server"]
+    with node.connect_as(65534) as second, second.makefile() as answers:
+        second.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            answers.readline()
+        assert node.converge().done
+        assert len(node.ask("get_server_list").split()) == 1
+        second.settimeout(10)
+        node.leave(first)
+    with node.connect_as(65534) as second, second.makefile() as answers:
+        assert json.loads(answers.readline())["percentage"] == 25
+
+
+def test_connected_processes_are_named_and_nothing_is_torn_down(node):
+    node.converge()
+    client = node.client(QUARTER)
+    node.said(client)
+    before = node.daemon()
+    left = node.converge(None)
+    assert (left.done, left.reason) == (False, "clients_connected")
+    assert left.objects == (node.gpu, str(client.pid))
+    assert f"{client.pid} (cuda-client)" in left.message
+    assert node.daemon() == before
+    assert node.driver.compute_mode(node.gpu) == "exclusive_process"
+    assert "quit" not in node.stand_in.calls()
+    node.leave(client)
+    assert node.converge(None).done
+
+
+def test_a_daemon_that_died_is_started_again_later_each_time_and_it_is_told(node):
+    node.converge()
+    os.kill(node.daemon().pid, signal.SIGKILL)
+    until(lambda: node.daemon() is None)
+    again = node.converge(after_s=60)
+    assert again.done
+    assert "started 2 times" in again.message
+    os.kill(node.daemon().pid, signal.SIGKILL)
+    until(lambda: node.daemon() is None)
+    starts = node.stand_in.calls().count("-d")
+    waits = node.converge(after_s=61)
+    assert (waits.done, waits.reason, waits.objects) == (False, "mps_daemon_failed", (node.gpu,))
+    assert "2036-12-01T09:01:02+00:00" in waits.message
+    assert node.stand_in.calls().count("-d") == starts
+    assert node.driver.compute_mode(node.gpu) == "exclusive_process"
+    assert node.converge(after_s=62).done
+    assert record(node).attempts == 3
+    assert node.converge(after_s=62 + 600).done
+    assert record(node).attempts == 1
+
+
+@pytest.mark.parametrize("fault", ["refuses", "dies", "log_full"])
+def test_a_daemon_that_does_not_start_is_told_with_its_own_words_and_tried_again(node, fault):
+    node.stand_in.fault(start=fault)
+    failed = node.converge()
+    assert (failed.done, failed.reason, failed.objects) == (False, "mps_start_failed", (node.gpu,))
+    said = {"refuses": "Failed to initialize CUDA", "dies": "died", "log_full": "No space left"}
+    assert said[fault] in failed.message
+    assert node.converge(after_s=1).reason == "mps_start_failed"
+    waits = node.converge(after_s=2)
+    assert waits.reason == "mps_daemon_failed"
+    assert said[fault] in waits.message
+    node.stand_in.fault()
+    assert node.converge(after_s=10).done
+
+
+def test_a_start_that_hangs_is_given_up_and_told(node):
+    node.stand_in.fault(start="hangs")
+    assert node.converge(patience_s=1).reason == "mps_start_failed"
+    node.stand_in.fault()
+    assert node.converge(after_s=10).done
+
+
+def test_a_daemon_that_hangs_is_ended_when_nobody_is_on_the_gpu(node):
+    node.converge()
+    before = node.daemon()
+    node.stand_in.fault(hangs=["get_default_active_thread_percentage"])
+    hangs = node.converge(after_s=60, patience_s=1)
+    assert (hangs.done, hangs.reason) == (False, "mps_daemon_silent")
+    assert not node.ours()
+    node.stand_in.fault()
+    assert node.converge(after_s=120).done
+    assert node.daemon() != before
+
+
+def test_a_daemon_that_hangs_is_left_alone_while_a_holder_is_on_the_gpu(node):
+    node.converge()
+    client = node.client(QUARTER)
+    node.said(client)
+    before = node.daemon()
+    node.stand_in.fault(hangs=["get_default_active_thread_percentage", "get_server_list"])
+    for wanted in (FOUR, None):
+        hangs = node.converge(wanted, after_s=60, patience_s=1)
+        assert (hangs.done, hangs.reason) == (False, "mps_daemon_silent")
+        assert str(client.pid) in hangs.objects
+        assert node.daemon() == before
+
+
+def test_a_daemon_whose_sockets_were_swept_away_is_replaced(node):
+    node.converge()
+    before = node.daemon()
+    (pipe_directory(node.state, node.gpu) / "control").unlink()
+    assert node.converge(after_s=60).reason == "mps_daemon_silent"
+    assert node.converge(after_s=120).done
+    assert node.daemon().pid != before.pid
+
+
+def test_limits_that_the_daemon_does_not_take_are_told(node):
+    node.stand_in.fault(refuses=["set_default_active_thread_percentage"])
+    refused = node.converge()
+    assert (refused.done, refused.reason) == (False, "mps_limits_refused")
+    assert "has Limits(percentage=100" in refused.message
+
+
+def test_servers_that_outlived_their_daemon_are_left_to_their_clients_and_ended_after_them(node):
+    node.stand_in.fault(orphans=True)
+    node.converge()
+    client = node.client(QUARTER)
+    server = node.said(client)["server"]
+    os.kill(node.daemon().pid, signal.SIGKILL)
+    until(lambda: node.daemon() is None)
+    for wanted in (FOUR, None):
+        waits = node.converge(wanted, after_s=60)
+        assert (waits.done, waits.reason) == (False, "clients_connected")
+        assert [one.pid for one in node.ours()] == [server]
+    node.leave(client)
+    assert node.converge(after_s=61).done
+    assert server not in [one.pid for one in node.ours()]
+
+
+def test_another_agents_daemon_on_the_gpu_is_told_and_never_touched(node):
+    with world() as other:
+        pipe = other.directory / "foreign"
+        pipe.mkdir()
+        environment = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
+        command = [other.stand_in.control, "-d"]
+        subprocess.run(command, env={**environment, "CUDA_VISIBLE_DEVICES": node.gpu}, check=True)
+        foreign = int((pipe / "nvidia-cuda-mps-control.pid").read_text("utf-8"))
+        for wanted in (FOUR, FOUR):
+            told = node.converge(wanted)
+            assert (told.done, told.reason) == (False, "foreign_daemon")
+            assert told.objects == (node.gpu, str(foreign))
+            assert str(pipe) in told.message
+        assert node.driver.compute_mode(node.gpu) == "default"
+        assert not node.journal().gpus()
+        assert node.converge(None).done
+        os.kill(foreign, 0)
+        os.kill(foreign, signal.SIGKILL)
+        until(lambda: node.converge().done)
+
+
+def test_a_daemon_that_serves_another_gpu_is_nobodys_business(node):
+    with world() as other:
+        assert other.converge().done
+        assert node.converge().done
+        assert node.converge(None).done
+        assert other.daemon() is not None
+
+
+def test_a_stale_pipe_directory_with_the_pid_of_somebody_else_is_cleared(node):
+    pipe = pipe_directory(node.state, node.gpu)
+    pipe.mkdir(parents=True)
+    (pipe / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n", "utf-8")
+    (pipe / "control").write_text("", "utf-8")
+    assert node.converge().done
+    assert node.daemon().pid != os.getpid()
+
+
+def test_what_others_do_on_the_gpu_keeps_it_as_it_is(node):
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        node.driver.change(node.gpu, processes=[stranger.pid])
+        told = node.converge()
+        assert (told.done, told.reason) == (False, "gpu_in_use")
+        assert told.objects == (node.gpu, str(stranger.pid))
+        assert node.driver.compute_mode(node.gpu) == "default"
+        assert not node.journal().gpus()
+        stranger.kill()
+    assert node.converge().done
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"mig": True}, "gpu_in_mig_mode"),
+        ({"mode": "prohibited"}, "compute_prohibited"),
+        ({"refuses": True}, "driver_refused"),
+    ],
+)
+def test_a_gpu_that_cannot_be_shared_says_why_and_starts_no_daemon(node, how, reason):
+    node.driver.change(node.gpu, **how)
+    told = node.converge()
+    assert (told.done, told.reason, told.objects) == (False, reason, (node.gpu,))
+    assert node.stand_in.calls() == []
+
+
+def test_one_gpu_that_cannot_does_not_keep_the_others_from_being_shared():
+    with world(gpus=3) as node:
+        node.driver.change(node.gpus[1], mig=True)
+        told = node.converge()
+        assert (told.reason, told.objects) == ("gpu_in_mig_mode", (node.gpus[1],))
+        assert [node.daemon(gpu) is not None for gpu in node.gpus] == [True, False, True]
+        pipes = {node.daemon(gpu).pipe for gpu in (node.gpus[0], node.gpus[2])}
+        assert len(pipes) == 2
+        assert node.converge(None).done
+
+
+def test_a_compute_mode_that_somebody_changed_is_set_again_while_shared_and_left_at_the_end(node):
+    node.converge()
+    node.driver.change(node.gpu, mode="default")
+    assert node.converge().done
+    assert node.driver.compute_mode(node.gpu) == "exclusive_process"
+    node.driver.change(node.gpu, mode="prohibited")
+    assert node.converge(None).done
+    assert node.driver.compute_mode(node.gpu) == "prohibited"
+
+
+def test_a_gpu_that_was_exclusive_before_stays_so(node):
+    node.driver.change(node.gpu, mode="exclusive_process")
+    assert node.converge().done
+    assert node.converge(None).done
+    assert node.driver.compute_mode(node.gpu) == "exclusive_process"
+
+
+def test_after_a_reboot_a_new_daemon_is_no_crash_and_what_is_found_is_found_anew(node):
+    node.converge()
+    os.kill(node.daemon().pid, signal.SIGKILL)
+    until(lambda: node.daemon() is None)
+    node.driver.change(node.gpu, mode="default")
+    assert node.converge(boot_id="boot-2").message.count("started") == 0
+    assert (record(node).boot_id, record(node).attempts) == ("boot-2", 1)
+    os.kill(node.daemon().pid, signal.SIGKILL)
+    until(lambda: node.daemon() is None)
+    assert node.converge(None, boot_id="boot-3").done
+    assert not node.journal().gpus()
+    assert not log_directory(node.state, node.gpu).exists()
+
+
+def test_a_gpu_that_was_lost_is_told_till_the_next_reboot(node):
+    node.converge()
+    node.driver.change(node.gpu, lost=True)
+    told = node.converge()
+    assert (told.done, told.reason, told.objects) == (False, "gpu_gone", (node.gpu,))
+    assert node.converge(boot_id="boot-2").done
+
+
+def test_nothing_is_changed_that_could_not_be_put_on_record(node):
+    full = node.state / "sharing" / f"{node.gpu}.new"
+    full.parent.mkdir(parents=True)
+    full.symlink_to("/dev/full")
+    told = node.converge()
+    assert (told.done, told.reason) == (False, "state_not_written")
+    assert "No space left on device" in told.message
+    assert node.driver.compute_mode(node.gpu) == "default"
+    assert not node.ours()
+    full.unlink()
+    assert node.converge().done
+
+
+def test_a_record_that_nobody_here_wrote_is_told_and_the_gpu_left_as_it_is(node):
+    node.converge()
+    path = node.state / "sharing" / f"{node.gpu}.json"
+    path.write_text("{", "utf-8")
+    for wanted in (FOUR, None):
+        assert node.converge(wanted).reason == "state_unreadable"
+    assert node.daemon() is not None
+
+
+def test_a_path_that_no_socket_can_have_is_told_before_a_start_that_would_fail_silently(node):
+    node.state = node.directory / ("d" * 60)
+    told = node.converge()
+    assert (told.done, told.reason) == (False, "mps_path_too_long")
+    assert node.stand_in.calls() == []
+
+
+def test_a_node_without_the_vendors_daemon_says_so(node):
+    told = node.converge(mps_control="/nowhere/nvidia-cuda-mps-control")
+    assert (told.done, told.reason) == (False, "mps_not_installed")
+    assert node.converge(None).done
+    assert node.driver.compute_mode(node.gpu) == "default"
+
+
+def test_limits_of_the_agents_own_environment_do_not_reach_the_daemon(node, monkeypatch):
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "3")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")
+    assert node.converge().done
+    assert node.said(node.client(Fraction(1)))["percentage"] == 25
+
+
+def test_a_process_that_connects_while_the_daemon_quits_is_waited_for_and_never_ended(node):
+    node.converge()
+    clients = []
+
+    def connects(point):
+        if point == "after quitting" and not clients:
+            clients.append(node.client(QUARTER))
+            assert node.said(clients[0])["percentage"] == 25
+
+    waits = node.converge(None, patience_s=1, told=connects)
+    assert (waits.done, waits.reason) == (False, "mps_quit_waits")
+    assert clients[0].poll() is None
+    assert node.driver.compute_mode(node.gpu) == "exclusive_process"
+    assert node.converge(None, patience_s=1).reason == "clients_connected"
+    node.leave(clients[0])
+    until(lambda: node.converge(None).done)
+    assert node.driver.compute_mode(node.gpu) == "default"
+
+
+def test_an_answer_that_is_not_understood_is_never_taken_for_nobody_connected(node):
+    node.converge()
+    node.said(node.client(QUARTER))
+    node.stand_in.fault(refuses=["get_client_list"])
+    told = node.converge(None)
+    assert (told.done, told.reason) == (False, "mps_answer_unknown")
+    assert "get_client_list: operation not permitted" in told.message
+    assert "quit" not in node.stand_in.calls()
