@@ -9,18 +9,24 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from apportion.agent.sharing.driver import SharedGpu
+from nvml_world import driving
+
+from apportion.agent.nvml import Driver
+from apportion.agent.sharing.driver import SharingDriver
 from apportion.agent.sharing.environment import pipe_directory, slot_environment
-from apportion.agent.sharing.faults import Hindered
 from apportion.agent.sharing.gpu import Tools
 from apportion.agent.sharing.journal import Journal
 from apportion.agent.sharing.processes import Processes
 from apportion.agent.sharing.unit import SharingUnit
 from apportion.testing.mps import MpsStandIn
+from apportion.testing.nvml import Simulation
+from apportion.testing.nvml.hosts import began
+from apportion.testing.nvml.machines import MACHINES
 
 NOW = datetime(2036, 12, 1, 9, tzinfo=UTC)
 MEMORY = 81559
@@ -28,50 +34,15 @@ FOUR = {"mode": "mps", "replicas": 4, "mps_units": 25}
 SLICES = {"mode": "timeslice", "replicas": 4}
 
 
-class FileDriver:
-    """What a driver keeps, in a file: it is there for the next process as well."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def state(self):
-        return json.loads(self.path.read_text("utf-8"))
-
-    def change(self, uuid, **fields):
-        state = self.state()
-        state[uuid] |= fields
-        self.path.with_suffix(".new").write_text(json.dumps(state), "utf-8")
-        self.path.with_suffix(".new").replace(self.path)
-
-    def gpus(self):
-        return [
-            SharedGpu(uuid, index, MEMORY, gpu["mig"])
-            for index, (uuid, gpu) in enumerate(self.state().items())
-            if not gpu["lost"]
-        ]
-
-    def compute_mode(self, uuid):
-        return self.state()[uuid]["mode"]
-
-    def set_compute_mode(self, uuid, mode):
-        if self.state()[uuid]["refuses"]:
-            raise Hindered("driver_refused", f"the driver refuses {mode} on {uuid}", uuid)
-        self.change(uuid, mode=mode)
-
-    def processes(self, uuid):
-        return [pid for pid in self.state()[uuid]["processes"] if Path(f"/proc/{pid}").exists()]
-
-
 class World:
     """A node: state directory, driver, stand-in, and the unit as a fresh agent would have it."""
 
-    def __init__(self, directory, gpus=1):
+    def __init__(self, directory, gpus):
         self.directory = directory
         self.state = directory / "s"
-        self.driver = FileDriver(directory / "driver.json")
-        self.gpus = [f"GPU-{uuid4()}" for _ in range(gpus)]
-        fresh = {"mode": "default", "mig": False, "lost": False, "refuses": False, "processes": []}
-        self.driver.path.write_text(json.dumps(dict.fromkeys(self.gpus, fresh)), "utf-8")
+        kind = replace(MACHINES["dgx-h100"], models=MACHINES["dgx-h100"].models[:gpus])
+        self.machine = Simulation.create(directory / "m", kind, name=uuid4().hex)
+        self.gpus = [gpu.uuid.decode() for gpu in self.machine.read().gpus[:gpus]]
         self.stand_in = MpsStandIn(directory / "bin")
         self.clients = []
 
@@ -79,18 +50,39 @@ class World:
     def gpu(self):
         return self.gpus[0]
 
+    @property
+    def driver(self):
+        return SharingDriver(Driver())
+
+    def change(self, gpu=None, **fields):
+        """Change what the driver has of a GPU."""
+        with self.machine.change() as machine:
+            for name, value in fields.items():
+                setattr(machine.gpus[self.gpus.index(gpu or self.gpu)], name, value)
+
+    def hold(self, pid, gpu=None, **how):
+        """Let a process be on a GPU till it ends."""
+        self.machine.hold(self.gpus.index(gpu or self.gpu), pid, begun=began(pid), **how)
+
     def journal(self, told=lambda _point: None):
         return Journal(self.state / "sharing", told)
 
-    def unit(self, boot_id="boot-1", patience_s=10, told=lambda _point: None, **tools):
+    def boot_id(self):
+        return (self.machine.root / "proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+
+    def unit(self, patience_s=10, told=lambda _point: None, **tools):
         return SharingUnit(
             Tools(
                 driver=self.driver,
                 journal=self.journal(told),
                 state=self.state,
-                boot_id=boot_id,
+                boot_id=self.boot_id(),
                 patience_s=patience_s,
-                **{"mps_control": self.stand_in.control, **tools},
+                **{
+                    "mps_control": self.stand_in.control,
+                    "nvidia_smi": str(self.machine.folder / "bin" / "nvidia-smi"),
+                    **tools,
+                },
             )
         )
 
@@ -130,7 +122,7 @@ class World:
             env={"CUDA_VISIBLE_DEVICES": gpu, **handed, **environment},
         )
         self.clients.append(client)
-        self.driver.change(gpu, processes=[*self.driver.state()[gpu]["processes"], client.pid])
+        self.hold(client.pid, gpu, mps=True)
         return client
 
     def connect_as(self, uid, gpu=None):
@@ -169,7 +161,8 @@ def world(gpus=1):
     directory.chmod(0o755)
     made = World(directory, gpus)
     try:
-        yield made
+        with driving(made.machine):
+            yield made
     finally:
         made.close()
         shutil.rmtree(directory, ignore_errors=True)

@@ -25,6 +25,14 @@ def record(node):
     return node.journal().read(node.gpu)
 
 
+def reboot(node):
+    """Restart the machine: its processes are gone, and what the driver was told."""
+    if node.daemon() is not None:
+        os.kill(node.daemon().pid, signal.SIGKILL)
+        until(lambda: node.daemon() is None)
+    node.machine.reboot()
+
+
 def test_a_gpu_is_shared_by_a_daemon_of_its_own_and_given_back_as_it_was_found(node):
     shared = node.converge()
     assert shared.done
@@ -217,33 +225,38 @@ def test_servers_that_outlived_their_daemon_are_left_to_their_clients_and_ended_
     assert server not in [one.pid for one in node.ours()]
 
 
-def test_another_agents_daemon_on_the_gpu_is_told_and_never_touched(node):
-    with world() as other:
-        pipe = other.directory / "foreign"
-        pipe.mkdir()
-        environment = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
-        command = [other.stand_in.control, "-d"]
-        subprocess.run(command, env={**environment, "CUDA_VISIBLE_DEVICES": node.gpu}, check=True)
-        foreign = int((pipe / "nvidia-cuda-mps-control.pid").read_text("utf-8"))
-        for wanted in (FOUR, FOUR):
-            told = node.converge(wanted)
-            assert (told.done, told.reason) == (False, "foreign_daemon")
-            assert told.objects == (node.gpu, str(foreign))
-            assert str(pipe) in told.message
-        assert node.driver.compute_mode(node.gpu) == "default"
-        assert not node.journal().gpus()
-        assert node.converge(None).done
-        os.kill(foreign, 0)
-        os.kill(foreign, signal.SIGKILL)
-        until(lambda: node.converge().done)
+def foreign_daemon(node, **environment):
+    """Start a daemon as somebody else would; returns its pid and pipe directory."""
+    pipe = node.directory / "foreign"
+    pipe.mkdir()
+    places = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(pipe)}
+    subprocess.run([node.stand_in.control, "-d"], env={**places, **environment}, check=True)
+    return int((pipe / "nvidia-cuda-mps-control.pid").read_text("utf-8")), pipe
 
 
-def test_a_daemon_that_serves_another_gpu_is_nobodys_business(node):
-    with world() as other:
-        assert other.converge().done
-        assert node.converge().done
-        assert node.converge(None).done
-        assert other.daemon() is not None
+@pytest.mark.parametrize("visible", ["its uuid", "0", "7,0", "GPU-", None])
+def test_a_foreign_daemon_that_may_serve_the_gpu_is_told_and_never_touched(node, visible):
+    named = {"its uuid": node.gpu, "GPU-": node.gpu[:9]}.get(visible, visible)
+    foreign, pipe = foreign_daemon(node, **({"CUDA_VISIBLE_DEVICES": named} if named else {}))
+    for wanted in (FOUR, FOUR):
+        told = node.converge(wanted)
+        assert (told.done, told.reason) == (False, "foreign_daemon")
+        assert told.objects == (node.gpu, str(foreign))
+        assert str(pipe) in told.message
+    assert node.driver.compute_mode(node.gpu) == "default"
+    assert not node.journal().gpus()
+    assert node.converge(None).done
+    os.kill(foreign, 0)
+    os.kill(foreign, signal.SIGKILL)
+    until(lambda: node.converge().done)
+
+
+@pytest.mark.parametrize("visible", ["7", "GPU-00000000-0000-4000-8000-000000000000"])
+def test_a_daemon_that_serves_other_gpus_is_nobodys_business(node, visible):
+    foreign, _ = foreign_daemon(node, CUDA_VISIBLE_DEVICES=visible)
+    assert node.converge().done
+    assert node.converge(None).done
+    os.kill(foreign, 0)
 
 
 def test_a_stale_pipe_directory_with_the_pid_of_somebody_else_is_cleared(node):
@@ -257,7 +270,7 @@ def test_a_stale_pipe_directory_with_the_pid_of_somebody_else_is_cleared(node):
 
 def test_what_others_do_on_the_gpu_keeps_it_as_it_is(node):
     with subprocess.Popen(["sleep", "60"]) as stranger:
-        node.driver.change(node.gpu, processes=[stranger.pid])
+        node.hold(stranger.pid)
         told = node.converge()
         assert (told.done, told.reason) == (False, "gpu_in_use")
         assert told.objects == (node.gpu, str(stranger.pid))
@@ -270,13 +283,13 @@ def test_what_others_do_on_the_gpu_keeps_it_as_it_is(node):
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        ({"mig": True}, "gpu_in_mig_mode"),
-        ({"mode": "prohibited"}, "compute_prohibited"),
-        ({"refuses": True}, "driver_refused"),
+        ({"mig": 1}, "gpu_in_mig_mode"),
+        ({"mig_pending": 1}, "gpu_in_mig_mode"),
+        ({"compute_mode": 2}, "compute_prohibited"),
     ],
 )
 def test_a_gpu_that_cannot_be_shared_says_why_and_starts_no_daemon(node, how, reason):
-    node.driver.change(node.gpu, **how)
+    node.change(**how)
     told = node.converge()
     assert (told.done, told.reason, told.objects) == (False, reason, (node.gpu,))
     assert node.stand_in.calls() == []
@@ -284,7 +297,7 @@ def test_a_gpu_that_cannot_be_shared_says_why_and_starts_no_daemon(node, how, re
 
 def test_one_gpu_that_cannot_does_not_keep_the_others_from_being_shared():
     with world(gpus=3) as node:
-        node.driver.change(node.gpus[1], mig=True)
+        node.change(node.gpus[1], mig=1)
         told = node.converge()
         assert (told.reason, told.objects) == ("gpu_in_mig_mode", (node.gpus[1],))
         assert [node.daemon(gpu) is not None for gpu in node.gpus] == [True, False, True]
@@ -295,41 +308,50 @@ def test_one_gpu_that_cannot_does_not_keep_the_others_from_being_shared():
 
 def test_a_compute_mode_that_somebody_changed_is_set_again_while_shared_and_left_at_the_end(node):
     node.converge()
-    node.driver.change(node.gpu, mode="default")
+    node.change(compute_mode=0)
     assert node.converge().done
     assert node.driver.compute_mode(node.gpu) == "exclusive_process"
-    node.driver.change(node.gpu, mode="prohibited")
+    node.change(compute_mode=2)
     assert node.converge(None).done
     assert node.driver.compute_mode(node.gpu) == "prohibited"
 
 
 def test_a_gpu_that_was_exclusive_before_stays_so(node):
-    node.driver.change(node.gpu, mode="exclusive_process")
+    node.change(compute_mode=3)
     assert node.converge().done
     assert node.converge(None).done
     assert node.driver.compute_mode(node.gpu) == "exclusive_process"
 
 
 def test_after_a_reboot_a_new_daemon_is_no_crash_and_what_is_found_is_found_anew(node):
+    node.change(compute_mode=3)
     node.converge()
-    os.kill(node.daemon().pid, signal.SIGKILL)
-    until(lambda: node.daemon() is None)
-    node.driver.change(node.gpu, mode="default")
-    assert node.converge(boot_id="boot-2").message.count("started") == 0
-    assert (record(node).boot_id, record(node).attempts) == ("boot-2", 1)
-    os.kill(node.daemon().pid, signal.SIGKILL)
-    until(lambda: node.daemon() is None)
-    assert node.converge(None, boot_id="boot-3").done
+    reboot(node)
+    assert "started" not in node.converge().message
+    assert (record(node).boot_id, record(node).attempts) == (node.boot_id(), 1)
+    assert record(node).compute_mode == "default"
+    reboot(node)
+    assert node.converge(None).done
     assert not node.journal().gpus()
     assert not log_directory(node.state, node.gpu).exists()
 
 
 def test_a_gpu_that_was_lost_is_told_till_the_next_reboot(node):
     node.converge()
-    node.driver.change(node.gpu, lost=True)
-    told = node.converge()
-    assert (told.done, told.reason, told.objects) == (False, "gpu_gone", (node.gpu,))
-    assert node.converge(boot_id="boot-2").done
+    node.machine.lose(0)
+    for wanted in (FOUR, None):
+        told = node.converge(wanted)
+        assert (told.done, told.reason, told.objects) == (False, "gpu_gone", (node.gpu,))
+    reboot(node)
+    assert node.converge().done
+
+
+def test_a_driver_that_refuses_the_compute_mode_is_quoted_and_asked_again(node):
+    node.machine.fail("nvmlDeviceSetComputeMode", 4)
+    refused = node.converge()
+    assert (refused.done, refused.reason) == (False, "driver_no_permission")
+    assert node.stand_in.calls() == []
+    assert node.converge().done
 
 
 def test_nothing_is_changed_that_could_not_be_put_on_record(node):

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from apportion.agent.sharing.control import Control, SilentError, shows
-from apportion.agent.sharing.driver import Driver, SharedGpu
+from apportion.agent.sharing.driver import SharedGpu, SharingDriver
 from apportion.agent.sharing.faults import Hindered
 from apportion.agent.sharing.journal import Journal, Record, Step
 from apportion.agent.sharing.limits import Limits
@@ -40,7 +40,7 @@ class MpsDaemon:
 
     gpu: SharedGpu
     control: Control
-    driver: Driver
+    driver: SharingDriver
     journal: Journal
     processes: Processes
 

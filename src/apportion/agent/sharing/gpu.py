@@ -15,8 +15,8 @@ from apportion.agent.sharing.driver import (
     EXCLUSIVE,
     PROHIBITED,
     ComputeMode,
-    Driver,
     SharedGpu,
+    SharingDriver,
 )
 from apportion.agent.sharing.environment import mps_root
 from apportion.agent.sharing.faults import Hindered
@@ -37,7 +37,7 @@ class Tools:
     names this start of the machine. ``patience_s`` is how many seconds one command may take.
     """
 
-    driver: Driver
+    driver: SharingDriver
     journal: Journal
     state: Path
     boot_id: str

@@ -14,7 +14,7 @@ from apportion.testing.nvml.simulation import STATE_VARIABLE, Simulation
 _NOT_FOUND: Final = 6
 _FAILED: Final = 255
 _NO_DRIVER: Final = 9
-_SLICES: Final = 4
+_LENGTHS: Final = ("Default", "Short", "Medium", "Long")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("verb", nargs="?", choices=["compute-policy"])
     parser.add_argument("-r", "--gpu-reset", action="store_true")
     parser.add_argument("-i", "--id", required=True)
-    parser.add_argument("--set-timeslice", type=int, choices=range(_SLICES))
+    parser.add_argument("-l", "--list", action="store_true")
+    parser.add_argument("--set-timeslice", type=int, choices=range(len(_LENGTHS)))
     args = parser.parse_args(arguments)
     if STATE_VARIABLE not in os.environ:
         sys.stdout.write("NVIDIA-SMI has failed because it couldn't communicate with the driver.\n")
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if number is None:
         sys.stdout.write("No devices were found\n")
         return _NOT_FOUND
+    if args.list:
+        return _list_policies(number, gpus[number])
     if args.set_timeslice is not None:
         return _set_time_slice(machine, number, args.set_timeslice)
     return _reset(machine, number, _bus_id(gpus[number]))
@@ -64,7 +67,22 @@ def _reset(machine: Simulation, number: int, bus_id: str) -> int:
     return 0
 
 
+def _list_policies(number: int, gpu: Gpu) -> int:
+    sys.stdout.write(
+        "+-------------------------------------+\n"
+        "| GPU compute policies:               |\n"
+        "| GPU     Name             Value      |\n"
+        "|=====================================|\n"
+        f"| {number:>3}     timeslice        {_LENGTHS[gpu.time_slice]:<10} |\n"
+        "+-------------------------------------+\n"
+    )
+    return 0
+
+
 def _set_time_slice(machine: Simulation, number: int, length: int) -> int:
+    if machine.strike("nvidia-smi --set-timeslice", number):
+        sys.stdout.write(f"Failed to set timeslice policy for device {number}: Not Supported\n")
+        return _FAILED
     with machine.change() as changed:
         changed.gpus[number].time_slice = length
     sys.stdout.write("Successfully set the timeslice duration.\n")
