@@ -6,6 +6,7 @@ import pytest
 
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.reservations.schemas import Defragmentation
+from apportion.reservations.window_schemas import SeriesCreate
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -166,6 +167,76 @@ async def test_one_that_runs_ends_by_notice_and_goes_on_elsewhere(world):
     assert (await there(world, was.id)).state == "ended"
     assert (await there(world, on_as.id)).state == "active"
     assert (await there(world, wants.id)).state == "active"
+
+
+async def test_of_a_series_that_goes_on_elsewhere_the_peak_is_charged_and_every_page_ends(world):
+    pool = await world.pool(
+        pool_of("H100", "mig", migLayout="dynamic", preemptible=True),
+        inventory("n1", gpu("H100", 0), gpu("H100", 1)),
+    )
+    await world.create(ask(pool.id, on(0, "1g.10gb"), duration="4h"))
+    request = {
+        "pool_id": pool.id,
+        "devices": [on(1, "1g.10gb").model_dump(by_alias=True)],
+        "placement": {"movable": True},
+        "recurrence": {"days": ["mon", "tue", "wed"], "start": "08:00", "end": "16:00"}
+        | {"zone": "UTC", "count": 3},
+    }
+    world.clock.advance(hours=-1)
+    series = SeriesCreate.model_validate(request)
+    series_id = await world.reservations.series.create(world.caller, series)
+    await world.tick(hours=1)
+    first, *_ = await of_series(world, series_id)
+    await freely(world, pool, [first])
+    before = await world.all_used(pool)
+    wants = await world.create(ask(pool.id, part("7g.80gb"), duration="1h"))
+    done = await defragment(world, pool, apply=True, notice="10m", reservations=[wants.id])
+    assert [move.reservation_id for move in done.moves] == [first.id]
+    assert await world.all_used(pool) == before
+    assert await world.findings() == []
+    found = await of_series(world, series_id)
+    assert [each.id for each in found[3:]] == [done.moves[0].successor_id]
+    await world.reservations.release(world.caller, wants.id)
+    for _ in range(4):
+        await world.tick(hours=1)
+        assert await world.findings() == []
+    await world.reservations.series.release(world.caller, series_id)
+    assert await world.all_used(pool) == {}
+
+
+async def of_series(world, series_id):
+    """Return the reservations of a series, page by page."""
+    found, after, more = [], None, True
+    while more:
+        view, more = await world.reservations.series.get(
+            world.caller, series_id, after=after, limit=1
+        )
+        found += view.reservations
+        after = found[-1].created_at, found[-1].id
+        assert len(found) < 9, "the pages do not end"
+    return found
+
+
+async def test_what_is_moved_tells_how_well_its_gpus_reach_each_other_there(world):
+    pool = await world.pool(
+        pool_of("H100"),
+        inventory("n1", *(gpu("H100", at, numa_node=0) for at in range(3))),
+        inventory("n2", *(gpu("H100", at, node="n2", numa_node=at) for at in range(2))),
+    )
+    wide = device(count=2, where=[("node", "In", ["n1"])])
+    held = await world.create(ask(pool.id, wide, start=LATER, duration="4h"))
+    assert held.topology.link == "numa"
+    forget = "UPDATE reservations SET devices = devices #- '{0,selector}' WHERE id = %s"
+    await world.rows(forget, held.id)
+    three = device(count=3)
+    wants = await world.create(ask(pool.id, three, start=LATER, duration="1h"))
+    assert wants.state == "pending"
+    done = await defragment(world, pool, apply=True)
+    assert [move.reservation_id for move in done.moves] == [held.id]
+    moved = await there(world, held.id)
+    assert {each.node for each in moved.bookings} == {"n2"}
+    assert moved.topology.link == "node"
+    assert (await there(world, wants.id)).topology.link == "numa"
 
 
 async def test_a_pool_that_does_not_permit_it_refuses_those_that_could_be_moved(world):

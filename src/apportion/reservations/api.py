@@ -136,7 +136,7 @@ async def list_reservations(
 ) -> ReservationPage:
     found = await reservations.list(
         caller,
-        before=_position(cursor),
+        before=position("list_reservations", cursor),
         limit=limit + 1,
         pool_id=pool_id,
         states=state,
@@ -261,14 +261,15 @@ def _check_no_key(request: Request) -> None:
         )
 
 
-def _position(cursor: str | None) -> tuple[datetime, str] | None:
+def position(operation: str, cursor: str | None) -> tuple[datetime, str] | None:
+    """Read what a cursor of a list says: when the last one shown was created, and its id."""
     if cursor is None:
         return None
-    created, reservation_id = decode_cursor("list_reservations", cursor, "", "")
+    created, last_id = decode_cursor(operation, cursor, "", "")
     try:
         instant = datetime.fromisoformat(created)
     except ValueError:
         raise bad_cursor(cursor) from None
     if instant.tzinfo is None:
         raise bad_cursor(cursor)
-    return instant, reservation_id
+    return instant, last_id

@@ -153,6 +153,12 @@ class Defragmenter:
             pool = pools.get((draft.tenant_id, pool_id))
             if pool is None:
                 raise _overtaken()
+            if draft.id != row["id"] and draft.series_id is not None:
+                # It takes the place of one of the series, and is charged beside it: the peak stays.
+                charged = await rows.charged_of_series(
+                    connection, draft.series_id, draft.tenant_id, pool
+                )
+                planner.count_series(draft.series_id, pool_id, charged)
             placed.append(planner.take(draft, pool, move.offer, (move.at, row["ends_at"])))
         await self._write(connection, caller, placed, (locked, successors), now)
         return successors
@@ -187,6 +193,9 @@ class Defragmenter:
         if len(await bookings.insert(connection, wanted)) != len(wanted):
             raise _overtaken()
         fresh = [each for each in placed if each.draft.id not in locked]
+        await rows.lie_elsewhere(
+            connection, [each for each in placed if each.draft.id in locked], now
+        )
         await rows.write(connection, fresh, now)
         await rows.tell(connection, now, fresh)
         gone_on = {own: was for was, own in successors.items()}

@@ -176,7 +176,12 @@ class Planner:
         """Hold an offer that was found elsewhere; whether the quota covers it is not asked here."""
         shares = [self._share(draft, pool, piece) for piece in offer.pieces]
         charges = with_equivalents(draft.amounts(), equivalents(shares))
+        charges = self._added(draft, pool, charges)
         return self._place(draft, Found(pool, (offer,), shares, charges), window)
+
+    def count_series(self, series_id: str, pool_id: str, charged: Mapping[str, Decimal]) -> None:
+        """Take up what a series is charged in a pool: only what is more than that is added."""
+        self._peaks[series_id, pool_id] = dict(charged)
 
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""

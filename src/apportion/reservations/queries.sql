@@ -41,8 +41,17 @@ FROM reservations
 WHERE tenant_id = %(tenant_id)s AND series_id = %(id)s
 GROUP BY state;
 
+-- name: charged_of_series
+SELECT each.key AS resource, sum(each.value::numeric) AS amount
+FROM reservations CROSS JOIN LATERAL jsonb_each_text(charges) AS each
+WHERE tenant_id = %(tenant_id)s AND series_id = %(series_id)s
+    AND pool_id = %(pool_id)s AND charged_tenant_id = %(charged_tenant_id)s
+    AND state IN ('placed', 'active', 'ending')
+GROUP BY each.key;
+
 -- name: of_series
--- Their ids are in the order of their windows, and they were created at one instant.
+-- Their ids are in the order of their windows, and they were created at one instant; but for those
+-- as which one that was moved goes on, which came later.
 SELECT *
 FROM reservations
 WHERE tenant_id = %(tenant_id)s AND series_id = %(id)s
@@ -331,6 +340,12 @@ WHERE id IN (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 RETURNING id, 'pending' AS was, tenant_id, reason;
+
+-- name: set_topology
+UPDATE reservations
+SET topology = new.topology, updated_at = %(now)s
+FROM json_to_recordset(%(rows)s::json) AS new (id text, topology jsonb)
+WHERE reservations.id = new.id;
 
 -- name: end
 UPDATE reservations

@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from apportion.events.service import Event, append_all
 from apportion.pools.schemas import Quantity, QuotaResource
-from apportion.pools.service import show_amount
+from apportion.pools.service import PoolRecord, show_amount
 from apportion.quantities.windows import format_instant
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Gone, Waiting
@@ -163,6 +163,27 @@ async def _note_reasons(connection: Connection, waiting: Sequence[Waiting], now:
     long = [each.draft.id for each in told if each.reason["changes"] >= REASONS_KEPT]
     if long:
         await connection.execute(QUERIES["forget_reasons"], {"ids": long, "most": REASONS_KEPT})
+
+
+async def lie_elsewhere(connection: Connection, moved: Sequence[Placed], now: datetime) -> None:
+    """Write how well the GPUs reach each other that reservations were moved to."""
+    if moved:
+        found = [{"id": each.draft.id, "topology": _topology(each)} for each in moved]
+        await connection.execute(QUERIES["set_topology"], {"rows": as_rows(found), "now": now})
+
+
+async def charged_of_series(
+    connection: Connection, series_id: str, tenant_id: str, pool: PoolRecord
+) -> dict[str, Decimal]:
+    """Return what the live reservations of a series are charged in a pool, all together."""
+    parameters = {
+        "tenant_id": tenant_id,
+        "series_id": series_id,
+        "pool_id": pool.id,
+        "charged_tenant_id": pool.quota_tenant_id,
+    }
+    cursor = await connection.execute(QUERIES["charged_of_series"], parameters)
+    return {row["resource"]: row["amount"] for row in await cursor.fetchall()}
 
 
 async def tell(connection: Connection, now: datetime, kept: Sequence[Decision]) -> None:

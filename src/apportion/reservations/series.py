@@ -66,15 +66,24 @@ class SeriesService:
         return series_id
 
     async def get(
-        self, caller: Caller, series_id: str, *, after: str = "", limit: int = 100
+        self,
+        caller: Caller,
+        series_id: str,
+        *,
+        after: tuple[datetime, str] | None = None,
+        limit: int = 100,
     ) -> tuple[SeriesView, bool]:
-        """Return a series with reservations after one of them, and whether there are more."""
+        """Return a series with reservations after a position, and whether there are more.
+
+        A position is when one of them was created, and its id.
+        """
         async with transaction(self._runtime.db) as connection:
             row = await _find(connection, caller, series_id)
             own = {"tenant_id": caller.tenant_id, "id": series_id}
             cursor = await connection.execute(rows.QUERIES["states_of_series"], own)
             states = {each["state"]: each["count"] for each in await cursor.fetchall()}
-            page = {"created_at": row["created_at"], "after": after, "limit": limit + 1}
+            created_at, last = after or (row["created_at"], "")
+            page = {"created_at": created_at, "after": last, "limit": limit + 1}
             cursor = await connection.execute(rows.QUERIES["of_series"], {**own, **page})
             found = await cursor.fetchall()
             shown = await show_all(connection, found[:limit])

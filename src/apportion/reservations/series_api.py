@@ -6,9 +6,9 @@ from fastapi import APIRouter, Path
 
 from apportion.authority.service import Caller
 from apportion.doors.idempotency import KeyHeader, one_key
-from apportion.doors.paging import Cursor, Limit, decode_cursor, encode_cursor
+from apportion.doors.paging import Cursor, Limit, encode_cursor
 from apportion.doors.route import Door, TheCaller
-from apportion.reservations.api import TheReservations
+from apportion.reservations.api import TheReservations, position
 from apportion.reservations.service import Reservations
 from apportion.reservations.window_schemas import SeriesCreate, SeriesView
 
@@ -60,9 +60,10 @@ async def _page(
     limit: int = 100,
     cursor: str | None = None,
 ) -> SeriesView:
-    [after] = decode_cursor("get_series", cursor, "")
+    after = position("get_series", cursor)
     view, more = await reservations.series.get(caller, series_id, after=after, limit=limit)
     if not more:
         return view
-    following = encode_cursor("get_series", view.reservations[-1].id)
+    last = view.reservations[-1]
+    following = encode_cursor("get_series", last.created_at.isoformat(), last.id)
     return view.model_copy(update={"next_cursor": following})
