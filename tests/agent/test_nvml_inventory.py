@@ -216,7 +216,31 @@ def test_a_fatal_error_of_the_gpu_fails_it_until_it_is_reset_and_is_known_after_
     again = one.restarted()
     assert gpus_of(again.document())[3]["failed"] == "xid 95"
     again.machine.reset(3)
-    again.remembered.reset(uuid)
+    assert health(again.document()) == ("healthy", None)
+    assert gpus_of(again.document())[3]["xids"] == []
+    again.stop()
+
+
+def test_an_error_that_came_while_nobody_listened_is_what_the_driver_wants_done(agent):
+    one = agent()
+    one.stop()
+    one.machine.xid(3, 95)
+    again = one.restarted()
+    assert gpus_of(again.document())[3]["failed"] == "gpu_reset"
+    again.machine.reset(3)
+    assert health(again.document()) == ("healthy", None)
+    again.stop()
+
+
+def test_with_a_driver_that_cannot_say_an_error_counts_until_the_machine_starts_anew(agent):
+    one = agent()
+    one.machine.xid(3, 95)
+    with one.machine.change() as machine:
+        machine.gpus[3].recovery_action = 0
+    for _ in range(2):
+        assert gpus_of(one.document())[3]["failed"] == "xid 95"
+    one.machine.reboot()
+    again = one.restarted()
     assert health(again.document()) == ("healthy", None)
     again.stop()
 

@@ -181,16 +181,26 @@ def _gpu(
             "differences": [
                 asdict(each) for each in differences(board_of(facts), _profiles(driver, facts))
             ],
-            "failed": _why_failed(errors, remap_failed=memory.remap_failed),
+            "failed": _why_failed(
+                errors, driver.recovery(facts.uuid), remap_failed=memory.remap_failed
+            ),
         }
     except DriverError as error:
         return _silent(facts, error.reason)
 
 
-def _why_failed(errors: list[CriticalError], *, remap_failed: bool) -> str | None:
+def _why_failed(
+    errors: list[CriticalError], recovery: str | None, *, remap_failed: bool
+) -> str | None:
+    """Return why a GPU cannot be used: an error that was heard, else what the driver says now.
+
+    The driver says so also where the error came while nobody listened.
+    """
     fatal = next((each for each in errors if each.fatal and each.instance is None), None)
     if fatal is not None:
         return f"xid {fatal.xid}"
+    if recovery not in {None, "none"}:
+        return recovery
     return "remap_failed" if remap_failed else None
 
 

@@ -21,12 +21,16 @@ _ERRORS_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalError:
-    """An XID of a GPU, or of the instance of a MIG device (its ``instance`` is the UUID)."""
+    """An XID of a GPU, or of the instance of a MIG device (its ``instance`` is the UUID).
+
+    ``waits`` tells that the driver has wanted the GPU to be reset since.
+    """
 
     gpu: str
     xid: int
     at: str
     instance: str | None = None
+    waits: bool = False
 
     @property
     def fatal(self) -> bool:
@@ -71,13 +75,20 @@ class Remembered:
     def strike(self, event: Event, instance: str | None, at: str) -> None:
         """Remember a critical error, of an instance where the driver says of which."""
         error = CriticalError(gpu=event.gpu, xid=event.xid, at=at, instance=instance)
-        known = [each for each in self.errors if replace(each, at=at) != error]
+        known = [each for each in self.errors if replace(each, at=at, waits=False) != error]
         self.errors = [*known, error][-_ERRORS_MAX:]
         self._write()
 
     def reset(self, gpu: str) -> None:
         """Count a GPU's errors no more: it has been reset."""
         self._keep([each for each in self.errors if each.gpu != gpu])
+
+    def recover(self, gpu: str, *, wanted: bool) -> None:
+        """Take in whether the driver wants a GPU to be reset: once it no longer does, it was."""
+        if wanted:
+            self._keep([replace(e, waits=e.waits or e.gpu == gpu) for e in self.errors])
+        else:
+            self._keep([e for e in self.errors if e.gpu != gpu or not e.waits])
 
     def settle(self, gpu: str, devices: Collection[str]) -> None:
         """Count the errors of a GPU's instances no more that are gone; these devices are there."""

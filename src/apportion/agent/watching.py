@@ -1,5 +1,6 @@
 """Listening to the driver for critical errors, and keeping of them what still counts."""
 
+from contextlib import suppress
 from datetime import datetime
 
 from apportion.agent.nvml import Driver, DriverError, Event, Watch
@@ -9,23 +10,22 @@ from apportion.agent.remembered import Remembered
 def take_in_errors(watch: Watch, driver: Driver, remembered: Remembered, now: datetime) -> int:
     """Remember the critical errors that came since the last time; returns how many.
 
-    Those of instances that are gone are dropped: whoever makes them anew gets new ones.
+    Those of GPUs that have been reset are dropped, and those of instances that are gone: whoever
+    makes them anew gets new ones.
     """
     count = 0
     while (event := watch.next()) is not None:
         remembered.strike(event, _device(driver, event), now.isoformat())
         count += 1
-    for gpu in {each.gpu for each in remembered.errors if each.instance is not None}:
-        _settle(driver, remembered, gpu)
+    for gpu in {each.gpu for each in remembered.errors}:
+        # A GPU that does not answer has not been reset, and its instances are not known to be gone.
+        with suppress(DriverError):
+            recovery = driver.recovery(gpu)
+            if recovery is not None:
+                remembered.recover(gpu, wanted=recovery != "none")
+            devices = [each.computes for each in driver.instances(gpu)]
+            remembered.settle(gpu, {each.uuid for computes in devices for each in computes})
     return count
-
-
-def _settle(driver: Driver, remembered: Remembered, gpu: str) -> None:
-    try:
-        instances = driver.instances(gpu)
-    except DriverError:
-        return
-    remembered.settle(gpu, {each.uuid for instance in instances for each in instance.computes})
 
 
 def _device(driver: Driver, event: Event) -> str | None:

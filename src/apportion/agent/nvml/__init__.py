@@ -24,7 +24,8 @@ from apportion.agent.nvml.answers import (
     Profile,
     Versions,
 )
-from apportion.agent.nvml.door import Driver, Watch, open_driver
+from apportion.agent.nvml.door import Driver, open_driver
+from apportion.agent.nvml.listening import Watch
 from apportion.agent.nvml.smi import reset_gpu
 
 __all__ = [

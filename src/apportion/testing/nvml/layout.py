@@ -157,6 +157,7 @@ class Gpu(ctypes.Structure):
         ("reserved_mib", c_uint64),
         ("left_bytes", c_uint64),
         ("lost", c_uint32),
+        ("recovery_action", c_uint32),
         ("mig", c_uint32),
         ("mig_pending", c_uint32),
         ("compute_mode", c_uint32),

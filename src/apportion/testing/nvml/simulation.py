@@ -22,6 +22,8 @@ ROOT_VARIABLE: Final = "APPORTION_HOST_ROOT"
 _XID: Final = 0x8
 _DOUBLE_BIT: Final = 0x2
 _FALLEN_OFF: Final = 79
+_PROGRAMS_FAULTS: Final = frozenset({13, 31, 43, 45, 68, 109})
+_RESET_WANTED: Final = 1
 _SMI: Final = """\
 #!{python}
 from apportion.testing.nvml.smi import main
@@ -158,9 +160,14 @@ class Simulation:
     def xid(
         self, gpu: int, code: int, *, gpu_instance: int | None = None, compute: int | None = None
     ) -> None:
-        """Report a critical error: of a GPU, or of an instance of it."""
+        """Report a critical error: of a GPU, or of an instance of it.
+
+        After one of the GPU that is no program's fault the driver wants a reset.
+        """
         ids = [layout.NONE if each is None else each for each in (gpu_instance, compute)]
         with self.change() as machine:
+            if gpu_instance is None and code not in _PROGRAMS_FAULTS:
+                machine.gpus[gpu].recovery_action = _RESET_WANTED
             _tell(machine, _XID, gpu, code, (ids[0], ids[1]))
 
     def uncorrectable_error(self, gpu: int) -> None:
@@ -277,7 +284,7 @@ def _reset(gpu: layout.Gpu) -> None:
     ctypes.memset(ctypes.byref(gpu.instances), 0, ctypes.sizeof(gpu.instances))
     gpu.mig = gpu.mig_pending
     gpu.ecc = gpu.ecc_pending
-    gpu.left_bytes = gpu.compute_mode = gpu.time_slice = 0
+    gpu.left_bytes = gpu.compute_mode = gpu.time_slice = gpu.recovery_action = 0
     gpu.corrected[0] = gpu.uncorrected[0] = 0
     gpu.remapped_uncorrectable += gpu.remap_pending
     gpu.remap_pending = gpu.retirement_pending = 0

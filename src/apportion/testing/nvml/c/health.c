@@ -78,6 +78,7 @@ static nvmlReturn_t field_of(const struct found *found, unsigned int field, unsi
     case NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE:
         *to = found->board->asked_without_mode;
         break;
+    case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: *to = found->gpu->recovery_action; break;
     default: return NVML_ERROR_NOT_SUPPORTED;
     }
     return NVML_SUCCESS;
