@@ -154,6 +154,38 @@ async def test_slots_and_hundredths_are_named(world):
     assert (await world.get(held)).bookings[0].allocation.state == "ready"
 
 
+async def sharing(nodes, name="n1"):
+    spec = await nodes.spec(name)
+    return spec.generation, spec.units["gpu-sharing"]
+
+
+async def test_mps_is_asked_to_let_each_process_have_what_the_widest_holder_has(world):
+    slots = Nodes(world, await world.pool(pool_of("H100", "mps", replicas=4)))
+    await slots.join("n1", gpus=1, layout=None)
+    before, asked = await sharing(slots)
+    assert asked == {"mode": "mps", "replicas": 4, "mps_units": 25, "widest": {}}
+    await world.create(ask(slots.pool.id, device("gpu.slot"), duration="3h"))
+    assert (await sharing(slots))[1]["widest"] == {"GPU-n1-0": "1/4"}
+    wide = await world.create(ask(slots.pool.id, device("gpu.slot", units=2), duration="2h"))
+    generation, asked = await sharing(slots)
+    assert (asked["widest"], generation) == ({"GPU-n1-0": "1/2"}, before + 2)
+    await world.release(wide)
+    assert (await sharing(slots))[1]["widest"] == {"GPU-n1-0": "1/4"}
+
+
+async def test_a_length_of_time_slices_is_asked_of_each_node_at_once(world):
+    pool = await world.pool(pool_of("H100", "timeslice", replicas=4))
+    slots = Nodes(world, pool)
+    await slots.join("n1", gpus=1, layout=None)
+    before, asked = await sharing(slots)
+    assert asked == {"mode": "timeslice", "replicas": 4}
+    await world.create(ask(pool.id, device("gpu.slot")))
+    await slots.change(replicas=4, timeSlice="short")
+    after, asked = await sharing(slots)
+    assert asked == {"mode": "timeslice", "replicas": 4, "time_slice": "short"}
+    assert after == before + 2
+
+
 async def unit(nodes, name="n1"):
     return (await nodes.spec(name)).units["mig-layout"]
 

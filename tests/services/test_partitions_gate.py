@@ -321,7 +321,7 @@ async def test_slots_change_like_a_layout(world, agent):
     if agent is not None:
         assert (await world.get(past)).state == "pending"
         assert (await slots.spec("n1")).units == {
-            "gpu-sharing": {"mode": "mps", "replicas": 2, "mps_units": 50},
+            "gpu-sharing": {"mode": "mps", "replicas": 2, "mps_units": 50, "widest": {}},
             "devices": {"assignments": []},
         }
         await slots.converge("n1")

@@ -4,9 +4,10 @@ A unit that is not there asks for nothing: what it is about stays as it is found
 """
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
-from apportion.nodes.cuts import cut_in_force, takes_cut
+from apportion.nodes.cuts import Cut, cut_in_force, takes_cut
 from apportion.nodes.devices import DEVICES_UNIT, Assigned, as_asked
 from apportion.pools.policy import DYNAMIC, mps_units
 from apportion.pools.service import PoolRecord
@@ -36,12 +37,21 @@ def _cut(
         if cut["migLayout"] == DYNAMIC:
             wanted["gpus"] = [_on_demand(gpu, assigned) for gpu in gpus]
         return {MIG_UNIT: wanted}
-    if "replicas" in cut and pool.sharing == "mps":
-        units = mps_units(cut["replicas"])
-        return {SHARING_UNIT: {"mode": "mps", "replicas": cut["replicas"], "mps_units": units}}
     if "replicas" in cut or "shares" in cut:
-        return {SHARING_UNIT: {"mode": pool.sharing, **cut}}
+        return {SHARING_UNIT: {"mode": pool.sharing, **cut, **_shared(pool, cut, assigned)}}
     return {}
+
+
+def _shared(pool: PoolRecord, cut: Cut, assigned: Sequence[Assigned]) -> dict[str, Any]:
+    """Say how the parts of a shared GPU are told apart, as far as its mode can."""
+    if pool.sharing == "timeslice":
+        length = pool.policy.time_slice
+        return {} if length is None else {"time_slice": length}
+    widest: dict[str, Fraction] = {}
+    for each in assigned:
+        widest[each.gpu] = max(each.share, widest.get(each.gpu, each.share))
+    units = {"mps_units": mps_units(cut["replicas"])} if "replicas" in cut else {}
+    return {**units, "widest": {gpu: str(share) for gpu, share in widest.items()}}
 
 
 def _on_demand(gpu: str, assigned: Sequence[Assigned]) -> dict[str, Any]:

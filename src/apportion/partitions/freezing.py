@@ -31,7 +31,8 @@ async def follow_change(
     was, will = read_stored(change.before.policy), read_stored(change.policy)
     if cut_of(was) != cut_of(will):
         await freeze(connection, caller, change.pool_id, (cut_of(was), cut_of(will)), now)
-    if was.mode_change != will.mode_change and will.mig_layout is not None:
+    mode_change = will.mig_layout is not None and was.mode_change != will.mode_change
+    if mode_change or was.time_slice != will.time_slice:
         await nodes.raise_specs(connection, change.pool_id)
 
 

@@ -164,6 +164,9 @@ class PoolPolicy(OpenSection):
     shares: Annotated[int, whole(SHARES, SHARES)] | None = Field(
         default=None, description="Free hundredths instead of slots."
     )
+    time_slice: Annotated[str, choice("default", "short", "medium", "long")] | None = Field(
+        default=None, description="How long a turn is in a timeslice pool, where drivers can."
+    )
     window: WindowRule = WindowRule()
     placement: Annotated[PlacementPolicy, choice(*get_args(PlacementPolicy))] = Field(
         default="fragmentation", description="How a place is chosen where several are free."

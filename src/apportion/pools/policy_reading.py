@@ -52,6 +52,13 @@ def parse(policy: Mapping[str, Any]) -> tuple[PoolPolicy, list[InvalidInputError
 
 def split_problems(policy: Mapping[str, Any], sharing: str) -> Iterator[InvalidInputError]:
     """Tell what is wrong with how a pool of this mode splits its GPUs."""
+    if sharing != "timeslice" and policy.get("timeSlice") is not None:
+        yield InvalidInputError(
+            f"only timeslice pools take turns, not {sharing} ones",
+            field="policy.timeSlice",
+            given=policy["timeSlice"],
+            allowed="no timeSlice here",
+        )
     given = {name: policy.get(name) for name in ("replicas", "shares")}
     if sharing not in ("timeslice", "mps"):
         for name, value in given.items():

@@ -176,7 +176,6 @@ def _share_of(wanted: Wanted, uuid: str) -> Fraction:
     The daemon caps all of a GPU's processes alike, and none can have more than that. So it is one
     slot, or as many as somebody has (``widest``); of free shares it is all where nobody is told.
     """
+    one = Fraction(wanted["mps_units"], 100) if "replicas" in wanted else Fraction(1)
     widest = wanted.get("widest", {}).get(uuid)
-    if "replicas" in wanted:
-        return Fraction(wanted["mps_units"] * (widest or 1), 100)
-    return Fraction(widest or wanted["shares"], wanted["shares"])
+    return one if widest is None else Fraction(widest)

@@ -4,7 +4,6 @@ One small file a GPU: how it was found, and the step that is being taken. Killed
 instructions, the next run reads the step and takes it again; each may be taken twice.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from apportion.agent.files import replace_file, sync_directory
 from apportion.agent.sharing.driver import ComputeMode
 from apportion.agent.sharing.faults import Hindered
 
@@ -105,7 +105,7 @@ class Journal:
         self._told(f"before {record.step}")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _replace(path, _FILE.dump_json(record, indent=1))
+            replace_file(path, _FILE.dump_json(record, indent=1).decode())
         except OSError as error:
             message = f"{path} cannot be written: {error.strerror}"
             raise Hindered("state_not_written", message, record.gpu) from error
@@ -116,27 +116,8 @@ class Journal:
         """Forget a GPU: everything about it is as it was found."""
         self._told("before gone")
         self._path(gpu).unlink(missing_ok=True)
-        _sync(self._directory)
+        sync_directory(self._directory)
         self._told("after gone")
 
     def _path(self, gpu: str) -> Path:
         return self._directory / f"{gpu}.json"
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside, then rename: a reader, and a crash, see the old file or the new one."""
-    beside = path.with_suffix(".new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    entry = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(entry)
-    finally:
-        os.close(entry)
