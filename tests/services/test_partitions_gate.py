@@ -105,7 +105,13 @@ async def test_idle_time_before_the_last_holder_ends_still_books_and_nothing_lan
     assert (row["state"], row["hold_from"]) == ("scheduled", MONDAY + 4 * HOUR)
     assert row["reason"]["held_by"] == [held.id]
     assert (await mig.place(duration="4h")).state == "active"
-    assert (await mig.place(duration="241m")).state == "pending"
+    past = await mig.place(duration="241m")
+    assert (past.state, past.reason["code"]) == ("pending", "layout_change_scheduled")
+    assert "1 to be cut otherwise by then" in past.reason["message"]
+    told = await mig.world.reservations.explain(mig.world.caller, past.id)
+    assert [(each.code, each.count) for each in told.pools[0].reasons] == [
+        ("layout_change_scheduled", 1)
+    ]
     assert (await mig.place(start=MONDAY + 9 * HOUR, duration="1h")).state == "pending"
     await mig.world.tick(hours=4)
     assert await mig.state() == "granted"

@@ -11,14 +11,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from apportion.errors import NotFoundError
+from apportion.placement.offers import PARTITION
 from apportion.quantities.windows import Window, format_instant
 from apportion.store.connections import Connection
 from apportion.store.sql import load
 
 _QUERIES: Final = load("apportion.bookings")
-
-PARTITION: Final = "partition:"
-"""How the name of every partition change begins: no reservation's id does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from apportion.bookings.changes import (
     live,
 )
 from apportion.bookings.partitions import (
-    PARTITION,
     Booked,
     Conflict,
     LiveBooking,
@@ -45,6 +44,7 @@ from apportion.bookings.views import (
 from apportion.errors import ConflictError
 from apportion.placement import Held, Move
 from apportion.placement.asks import Split
+from apportion.placement.offers import PARTITION
 from apportion.quantities.units import to_multirange
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection

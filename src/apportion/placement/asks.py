@@ -33,6 +33,10 @@ class DeviceAsk:
     units: int = 1
     selector: Selector = ANYTHING
 
+    def scarcity(self) -> tuple[int, int]:
+        """Rank it among others: the one with the largest pieces has the fewest places."""
+        return self.units, self.count
+
 
 Together = Literal["node", "gpu", "numa", "nvlink"]
 """What all pieces of an ask share; their node they always do."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MEMBER: Final = "gang/"
 """Who holds, for a moment, what a member gets."""
+_KNOWN: Final = LASTING | {"layout_change_scheduled"}
+"""What keeps a node from a gang however its members lie."""
 _REST: Final[HeldKey] = ("rest", 0)
 """Who holds, for a moment, what a member leaves of its node."""
 
@@ -154,7 +156,7 @@ class Gang:
 
 def _unknown(refusal: Verdict) -> Verdict:
     """Say of the nodes that are not refused for good that they may have room, for all we know."""
-    counts = Counter({each.code: each.count for each in refusal.reasons if each.code in LASTING})
+    counts = Counter({each.code: each.count for each in refusal.reasons if each.code in _KNOWN})
     counts["search_exhausted"] = refusal.nodes - counts.total()
     return replace(verdict(refusal.nodes, counts), placed=refusal.placed)
 

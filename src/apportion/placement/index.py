@@ -18,7 +18,7 @@ from apportion.placement.gangs import Gang
 from apportion.placement.largest import Largest, largest
 from apportion.placement.moving import Movable, Relief, with_one_move
 from apportion.placement.names import Names
-from apportion.placement.offers import HeldKey, Offer
+from apportion.placement.offers import PARTITION, HeldKey, Offer
 from apportion.placement.policies import DEFAULT, POLICIES, Policy, PolicyName
 from apportion.placement.reasons import why_held
 from apportion.placement.search import (
@@ -124,6 +124,9 @@ class PoolIndex:
         self._calendars.note(gpu, held.start, held.end)
         self._last_start = max(self._last_start, held.start)
         self._hold((held.end, gpu_id, *key))
+        if key[0].startswith(PARTITION) and gpu.standing is not None:
+            self._shapes.recut_changed(gpu.standing.node)
+            self._refusals.clear()  # they gave another reason
 
     def free(self, gpu_id: int, key: HeldKey) -> None:
         """Note that units are free again; noting it twice is fine."""
@@ -136,6 +139,8 @@ class PoolIndex:
         self.freed += 1
         self._shelves.gpu_changed(gpu)
         self._calendars.note(gpu, held.start, held.end)
+        if key[0].startswith(PARTITION) and gpu.standing is not None:
+            self._shapes.recut_changed(gpu.standing.node)
 
     def book_host(self, node_id: int, holder: str, held: HostHeld) -> None:
         """Note that host resources are held by a reservation; noting it otherwise replaces that."""
@@ -373,7 +378,7 @@ class PoolIndex:
         if named is not None:
             yield from (self.nodes[node_id] for node_id in named)
             return
-        scarce = max(ask.devices, key=_scarcity, default=None)
+        scarce = max(ask.devices, key=DeviceAsk.scarcity, default=None)
         if scarce is not None and sought:
             order = self._shelves.order(scarce, 1, policy)
             for standing in self._shelves.candidates(order, ask):
@@ -441,8 +446,3 @@ class PoolIndex:
         if len(self._endings) > 2 * self._held + 64:
             nodes = self.nodes.values()
             self._endings.keep(each for node in nodes for each in endings_of(node))
-
-
-def _scarcity(device: DeviceAsk) -> tuple[int, int]:
-    """Rank device asks: the one with the largest pieces has the fewest places."""
-    return device.units, device.count

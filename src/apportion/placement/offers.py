@@ -1,9 +1,13 @@
 """What the search answers when it finds room."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 HeldKey = tuple[str, int]
 """Who holds, and which of its pieces: (reservation or partition id, piece number)."""
+
+
+PARTITION: Final = "partition:"
+"""How the name of every change of what a GPU is cut into begins: no reservation's id does."""
 
 
 class Piece(NamedTuple):

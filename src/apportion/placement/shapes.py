@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from apportion.placement.asks import Ask
+from apportion.placement.offers import PARTITION
 from apportion.placement.points import Points
 from apportion.placement.reasons import why_held, why_never, why_not
 from apportion.placement.selectors import shared
+from apportion.placement.skyline import FOREVER
 from apportion.placement.state import GpuState, NodeState
 from apportion.placement.verdicts import Verdict, verdict
 
@@ -59,13 +61,15 @@ class _Shape:
 
 
 class Shapes:
-    """All nodes of a pool by shape."""
+    """All nodes of a pool by shape, and those that are to be cut otherwise."""
 
     def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
         self._of: dict[int, _Shape] = {}
         self._never: dict[Ask, dict[_Shape, str | None]] = {}
         self._booked: dict[Ask, Verdict] = {}
+        self._recut: dict[int, tuple[int, int]] = {}
+        """Of nodes all of whose GPUs are kept for that: from when on, and until when."""
 
     @property
     def gpus_most(self) -> int:
@@ -81,11 +85,13 @@ class Shapes:
         shape.sizes[node.vcpu_milli, node.memory_mib] += 1
         shape.note(node)
         self._forget_answers()
+        self.recut_changed(node)
 
     def remove(self, node: NodeState) -> None:
         """Take a node out."""
         shape = self._of.pop(node.id)
         del shape.nodes[node.id]
+        self._recut.pop(node.id, None)
         shape.sizes[node.vcpu_milli, node.memory_mib] -= 1
         shape.unnote(node.id)
         if not shape.nodes:
@@ -95,6 +101,16 @@ class Shapes:
     def host_changed(self, node: NodeState) -> None:
         """Take up what a node's host has free now."""
         self._of[node.id].note(node)
+
+    def recut_changed(self, node: NodeState) -> None:
+        """Take up from when on all GPUs of a node are kept to be cut otherwise."""
+        kept = [_kept(gpu) for gpu in node.gpus if gpu.bookable]
+        windows = [each for each in kept if each is not None]
+        if windows and len(windows) == len(kept):
+            starts, ends = zip(*windows, strict=True)
+            self._recut[node.id] = max(starts), min(ends)
+        else:
+            self._recut.pop(node.id, None)
 
     def explain(
         self, ask: Ask, start: int, end: int, *, looked_at: Collection[int], cut: Collection[int]
@@ -110,21 +126,60 @@ class Shapes:
                 for shape in self._shapes.values()
                 for node in shape.nodes.values()
             )
-            return verdict(len(self._of), codes)
-        if not cut and not ask.vcpu_milli and not ask.memory_mib:
-            return self._without_hosts(ask)
-        return self._with_hosts(ask, start, end, looked_at, cut)
+            found = verdict(len(self._of), codes)
+        elif not cut and not ask.vcpu_milli and not ask.memory_mib:
+            found = self._without_hosts(ask)
+        else:
+            found = self._with_hosts(ask, start, end, looked_at, cut)
+        return self._with_recut(found, ask, start, end, cut)
 
     def booked(self, ask: Ask, start: int, end: int) -> Iterator[NodeState]:
         """Yield the nodes that a refusal counts as booked."""
         if _told_apart(ask):
             nodes = (node for shape in self._shapes.values() for node in shape.nodes.values())
-            yield from (n for n in nodes if why_not(n, ask, start, end) == "units_booked")
+            yield from (
+                n
+                for n in nodes
+                if why_not(n, ask, start, end) == "units_booked"
+                and not self._is_recut(n.id, start, end)
+            )
             return
         for shape, reason in self._answers(ask).items():
             if reason is None:
                 nodes = shape.nodes.values()
-                yield from (n for n in nodes if why_held(n, ask, start, end) == "units_booked")
+                yield from (
+                    n
+                    for n in nodes
+                    if why_held(n, ask, start, end) == "units_booked"
+                    and not self._is_recut(n.id, start, end)
+                )
+
+    def _with_recut(
+        self, found: Verdict, ask: Ask, start: int, end: int, cut: Collection[int]
+    ) -> Verdict:
+        """Tell those apart that a window finds booked because they are to be cut otherwise by then.
+
+        Whoever else has something there is gone by that time: waiting for them would not help.
+        """
+        near = [each for each in self._recut if self._is_recut(each, start, end)]
+        nodes = (self._of[each].nodes[each] for each in near if each not in cut)
+        recut = sum(self._is_booked(node, ask, start, end) for node in nodes)
+        if not recut:
+            return found
+        counts = Counter({each.code: each.count for each in found.reasons})
+        counts.update({"units_booked": -recut, "layout_change_scheduled": recut})
+        return verdict(found.nodes, counts)
+
+    def _is_booked(self, node: NodeState, ask: Ask, start: int, end: int) -> bool:
+        """Tell whether a refusal counts a node as booked."""
+        if _told_apart(ask):
+            return why_not(node, ask, start, end) == "units_booked"
+        never = self._answers(ask)[self._of[node.id]]
+        return never is None and why_held(node, ask, start, end) == "units_booked"
+
+    def _is_recut(self, node_id: int, start: int, end: int) -> bool:
+        since, until = self._recut.get(node_id, (FOREVER, FOREVER))
+        return since < end and start < until
 
     def _without_hosts(self, ask: Ask) -> Verdict:
         """Count the reasons where only GPUs can be short: they change with the fleet alone."""
@@ -184,6 +239,12 @@ class Shapes:
     def _forget_answers(self) -> None:
         self._never.clear()
         self._booked.clear()
+
+
+def _kept(gpu: GpuState) -> tuple[int, int] | None:
+    """Return for what window a GPU is kept to be cut otherwise; None where it is not."""
+    changes = (held for (holder, _), held in gpu.held.items() if holder.startswith(PARTITION))
+    return next(((held.start, held.end) for held in changes), None)
 
 
 def _told_apart(ask: Ask) -> bool:

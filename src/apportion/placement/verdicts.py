@@ -15,6 +15,8 @@ HELP: Final[dict[str, str]] = {
     "class_not_offered": "ask for a class that `apportion atom list` shows in this pool",
     "larger_than_any_node": "ask for less on one node",
     "units_booked": "wait for a booking to end, or ask for less or a later window",
+    "layout_change_scheduled": "ask for a window that is over before, or wait till its GPUs are "
+    "cut otherwise; `apportion layout status` shows it",
     "host_resources_short": "ask for less CPU or memory, or wait",
     "gpu_unbookable": "see `apportion atom list --unbookable` for the reason of each",
     "node_unhealthy": "see `apportion node list`",
@@ -89,6 +91,7 @@ WORDS: Final[dict[str, str]] = {
     "class_not_offered": "with nothing of that class",
     "larger_than_any_node": "smaller than what is asked",
     "units_booked": "booked",
+    "layout_change_scheduled": "to be cut otherwise by then",
     "host_resources_short": "short of CPU or memory",
     "gpu_unbookable": "with too few GPUs that can be booked",
     "node_unhealthy": "not healthy",
