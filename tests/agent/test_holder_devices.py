@@ -1,17 +1,23 @@
 """Each holder gets exactly its device, and nobody gets one before it has been given back."""
 
+import re
 import resource
 import signal
 import stat
 import time
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from holder_world import HOUR, HolderNode, gi_of
 
+from apportion.agent import devices
+from apportion.agent.devices.finding import MISSING
+from apportion.agent.devices.journal import Step
 from apportion.agent.nvml import open_driver
 
+ROOT = Path(__file__).parents[2]
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
@@ -451,6 +457,24 @@ def test_a_lost_gpu_is_taken_back_from_nobody_and_given_to_nobody(node):
     outcome, told = node.told()
     assert (outcome.done, told["r.0"]["state"]) == (False, "ending")
     assert outcome.reason.startswith("driver_")
+
+
+def test_every_reason_and_every_step_is_in_the_reference():
+    source = Path(devices.__file__).parent
+    code = "".join(path.read_text("utf-8") for path in source.glob("*.py"))
+    reasons = set(re.findall(r'HeldUpError\(\s*"([a-z_-]+)"', code)) | {MISSING}
+    text = (ROOT / "docs" / "reference" / "devices.md").read_text("utf-8")
+    told = {
+        word
+        for cell in re.findall(r"^\| ([^|]+)\|", text, re.MULTILINE)
+        for word in re.findall(r"`([^`]+)`", cell)
+    }
+    assert reasons | {step.value for step in Step} <= told
+    waiting = text.split("## What keeps it waiting")[1]
+    cells = re.findall(r"^\| (`[^|]+)\|", waiting, re.MULTILINE)
+    assert {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)} == reasons | {
+        "driver_…"
+    }
 
 
 @pytest.mark.parametrize("name", ["../r", "r/0", ".r", "r.", ""])
