@@ -62,15 +62,24 @@ def test_the_guides_commands_do_what_it_says(cli, server):
         client.report_node(joined.id, node.report())
         [view] = client.list_layouts(pool.id).items
         assert (view.state, view.granted) == ("settled", {"migLayout": SMALL})
-        assert (view.generation, view.observed_generation) == (2, 2)
+        assert view.grant_generation <= view.observed_generation == node.spec.generation
         assert view.gpus[0].observed == [f"1g.10gb@{at}" for at in range(7)]
         until(
             lambda: client.list_reservations(pool_id=pool.id, states=["active"]).items,
             lambda items: len(items) == 1,
         )
         own = [each for each in others if each[:2] == ["node", "set"]]
-        assert [cli(*each).code for each in own] == [0]
-        assert client.get_node(joined.id).mig_layout_from == "node"
+        assert [cli(*each).code for each in own] == [0, 0]
+        known = client.get_node(joined.id)
+        assert (known.pinned_layout, known.mig_layout_from) == ("dynamic", "node")
+        assert "(pinned)" in cli(*status).out
+        said = cli("node", "set", node.name, "--mig-layout", SMALL)
+        assert (said.code, "--mig-layout: it takes its MIG layout from itself" in said.err) == (
+            1,
+            True,
+        )
+        assert "is pinned" not in cli("node", "set", node.name, "--unpin").out
+        assert client.get_node(joined.id).pinned_layout is None
 
 
 def test_slots_change_from_the_command_line(cli, server):

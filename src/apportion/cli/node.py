@@ -11,7 +11,7 @@ from apportion.cli.connection import PoolNames, add_server_arguments, connect, f
 from apportion.cli.documents import read_json
 from apportion.cli.listing import add_list_arguments, data_of, print_list
 from apportion.cli.output import print_data, table
-from apportion.cli.showing import fact_lines, print_view
+from apportion.cli.showing import fact_lines, next_lines, print_view
 from apportion.cli.times import both_zones, short_time
 from apportion.errors import ApportionError, InvalidInputError, NotFoundError
 
@@ -35,6 +35,7 @@ examples:
   collect-inventory | apportion node import notebooks -
   apportion node list --health degraded
   apportion node show n1
+  apportion node set n1 --mig-layout dynamic
   apportion node set n1 --mig-layout-from node
   apportion node join-token create notebooks --out n2.token
   apportion node join-token list --state open
@@ -64,15 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("node", metavar="NODE", help="its name or id")
     show.add_argument("--pool", metavar="POOL", help="where several pools have such a name")
     add_server_arguments(show)
-    setting = verbs.add_parser("set", help="say where its MIG layout comes from", epilog=_EXAMPLES)
+    setting = verbs.add_parser(
+        "set", help="say which MIG layout it has, and whence", epilog=_EXAMPLES
+    )
     setting.add_argument("node", metavar="NODE", help="its name or id")
     setting.add_argument("--pool", metavar="POOL", help="where several pools have such a name")
     setting.add_argument(
         "--mig-layout-from",
-        required=True,
         choices=("pool", "node"),
         help="its pool's policy, or the node's own configuration",
     )
+    pins = setting.add_mutually_exclusive_group()
+    pins.add_argument(
+        "--mig-layout", metavar="LAYOUT", help="pin it to a layout, whatever its pool asks for"
+    )
+    pins.add_argument("--unpin", action="store_true", help="let it follow its pool again")
     add_server_arguments(setting)
     node_join.add_verbs(verbs.add_parser, _EXAMPLES)
 
@@ -186,6 +193,7 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
         "health": " ".join(filter(None, (node.health, node.health_reason))),
         "target": node.target,
         "controller": node.controller,
+        "MIG layout": _layout_text(node),
         "reported": both_zones(node.inventory_at),
         "key": _key_text(node),
     }
@@ -201,6 +209,13 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
     return 0
 
 
+def _layout_text(node: "NodeView") -> str | None:
+    """Say what is particular about a node's MIG layout."""
+    if node.mig_layout_from == "node":
+        return "its own"
+    return None if node.pinned_layout is None else f"pinned to {node.pinned_layout}"
+
+
 def _key_text(node: "NodeView") -> str | None:
     """Say since when a node has a key of its own, and by whose word, or that it is revoked."""
     if node.enrolled_at is None:
@@ -211,10 +226,23 @@ def _key_text(node: "NodeView") -> str | None:
 
 
 def _set(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -> int:
+    update: dict[str, Any] = {}
+    if args.mig_layout_from is not None:
+        update["mig_layout_from"] = args.mig_layout_from
+    if args.unpin or args.mig_layout is not None:
+        update["mig_layout"] = "pool" if args.unpin else args.mig_layout
+    if not update:
+        allowed = "--mig-layout, --unpin or --mig-layout-from"
+        raise InvalidInputError("say what to set", field="NODE", given=args.node, allowed=allowed)
     node = _find(client, args.node, pool)
-    after = client.update_node(node.id, {"mig_layout_from": args.mig_layout_from})
+    with naming({"mig_layout": "--mig-layout", "mig_layout_from": "--mig-layout-from"}):
+        after = client.update_node(node.id, update)
     source = "its pool" if after.mig_layout_from == "pool" else "itself"
-    return print_view(args, after, [f"{after.name} takes its MIG layout from {source}"])
+    words = f"{after.name} takes its MIG layout from {source}"
+    if after.pinned_layout is not None:
+        words = f"{after.name} is pinned to {after.pinned_layout}"
+    pool_name = PoolNames(client).name(after.pool_id)
+    return print_view(args, after, [words, *next_lines(f"apportion layout status {pool_name}")])
 
 
 def _find(client: "Client", text: str, pool: "PoolView | None") -> "NodeView":

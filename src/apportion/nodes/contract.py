@@ -169,13 +169,33 @@ async def set_layout_from(
     row = await cursor.fetchone()
     if row is None:
         return
-    facts = {"pool_id": node["pool_id"], "name": node["name"], "mig_layout_from": source}
-    told = Event(
+    told = _updated(caller, node, "mig_layout_from", source, row["spec_generation"])
+    await append(connection, caller, runtime.now(), [told])
+
+
+async def set_pin(
+    runtime: Runtime, connection: Connection, caller: Caller, node: Node, layout: str | None
+) -> bool:
+    """Let a node have this MIG layout whatever its pool asks for, or follow it (None).
+
+    Returns False where that is so already. Its pool is held.
+    """
+    parameters = {"id": node["id"], "layout": layout}
+    cursor = await connection.execute(_QUERIES["set_pin"], parameters)
+    row = await cursor.fetchone()
+    if row is not None:
+        told = _updated(caller, node, "pinned_layout", layout, row["spec_generation"])
+        await append(connection, caller, runtime.now(), [told])
+    return row is not None
+
+
+def _updated(caller: Caller, node: Node, field: str, value: str | None, generation: int) -> Event:
+    shown = {name: node[name] for name in ("name", "mig_layout_from", "pinned_layout")}
+    return Event(
         "node.updated",
         caller.tenant_id,
         node["uid"],
-        {**facts, "generation": row["spec_generation"]},
-        before={"mig_layout_from": node["mig_layout_from"]},
-        after={"mig_layout_from": source},
+        {"pool_id": node["pool_id"], **shown, field: value, "generation": generation},
+        before={field: node[field]},
+        after={field: value},
     )
-    await append(connection, caller, runtime.now(), [told])

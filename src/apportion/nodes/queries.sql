@@ -14,7 +14,9 @@ WHERE id = %(pool_id)s;
 
 -- name: hold_nodes
 -- In the order in which bookings of host resources hold them.
-SELECT id, uid, name, health, inventory, agent, mig_layout_from, converged_at, granted
+SELECT
+    id, uid, name, health, inventory, agent, mig_layout_from, converged_at,
+    coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted
 FROM nodes
 LEFT JOIN node_layouts ON node_id = id
 WHERE nodes.pool_id = %(pool_id)s AND (%(id)s::int IS NULL OR id = %(id)s)
@@ -23,7 +25,8 @@ FOR NO KEY UPDATE OF nodes;
 
 -- name: standings
 SELECT
-    name, uid, agent, converged_at, granted,
+    name, uid, agent, converged_at,
+    coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted,
     public_key IS NOT NULL AND revoked_at IS NULL AS has_key
 FROM nodes
 LEFT JOIN node_layouts ON node_id = id
@@ -32,7 +35,8 @@ WHERE nodes.pool_id = %(pool_id)s AND name = ANY (%(names)s);
 -- name: node
 SELECT
     nodes.id, uid, nodes.pool_id, nodes.name, nodes.agent, mig_layout_from, spec_generation, report_sequence,
-    observed_generation, converged, inventory, granted, public_key
+    observed_generation, converged, inventory, public_key, pinned_layout,
+    coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted
 FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
 LEFT JOIN node_layouts ON node_id = nodes.id
@@ -68,6 +72,12 @@ UPDATE nodes SET spec_generation = spec_generation + 1 WHERE pool_id = %(pool_id
 UPDATE nodes
 SET mig_layout_from = %(mig_layout_from)s, spec_generation = spec_generation + 1
 WHERE id = %(id)s AND mig_layout_from <> %(mig_layout_from)s
+RETURNING spec_generation;
+
+-- name: set_pin
+UPDATE nodes
+SET pinned_layout = %(layout)s
+WHERE id = %(id)s AND pinned_layout IS DISTINCT FROM %(layout)s::text
 RETURNING spec_generation;
 
 -- name: hold_gpus_of_pool
@@ -225,7 +235,7 @@ DELETE FROM node_resources WHERE node_id = ANY (%(node_ids)s);
 -- Those in the tenant's pools, whoever owns the machine.
 SELECT
     nodes.uid AS id, pool_id, nodes.name, nodes.tenant_id, target, controller, health, health_reason,
-    nodes.agent, mig_layout_from, spec_generation, observed_generation, inventory_at, attestor,
+    nodes.agent, mig_layout_from, pinned_layout, spec_generation, observed_generation, inventory_at, attestor,
     enrolled_at, revoked_at, encode(public_key, 'base64') AS public_key,
     (SELECT count(*) FROM gpus WHERE gpus.node_id = nodes.id AND present)::int AS gpus,
     COALESCE(

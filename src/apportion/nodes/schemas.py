@@ -195,9 +195,14 @@ class Inventory(Schema):
 
 
 class NodeUpdate(Schema):
-    """Where a node takes its MIG layout from: its ``pool``, or by itself (``node``)."""
+    """Where a node takes its MIG layout from, and which it is to have whatever its pool asks for.
 
-    mig_layout_from: Literal["pool", "node"]
+    ``mig_layout_from`` is its ``pool``, or itself (``node``). ``mig_layout`` is a layout's name,
+    ``dynamic``, or ``pool`` to follow its pool again. What is null stays as it is.
+    """
+
+    mig_layout_from: Literal["pool", "node"] | None = None
+    mig_layout: Text | None = None
 
 
 class NodeSpec(View):
@@ -250,6 +255,7 @@ class NodeView(View):
     health_reason: str | None
     agent: str | None = None
     mig_layout_from: Literal["pool", "node"] = "pool"
+    pinned_layout: str | None = None
     spec_generation: int = 1
     observed_generation: int | None = None
     attestor: str | None = None

@@ -21,6 +21,7 @@ from apportion.nodes.contract import (
     raise_specs,
     recut,
     set_layout_from,
+    set_pin,
     spec_of,
     take_report,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "revoke_node",
     "rules",
     "set_layout_from",
+    "set_pin",
     "spec_of",
     "sync_placements",
     "take_report",
@@ -130,6 +132,7 @@ register(
         "nodes_health_known",
         "nodes_health_reason",
         "nodes_layout_from_known",
+        "nodes_pinned_to_something",
         "nodes_spec_counted",
         "nodes_observed_was_asked",
         "nodes_observed_whole",

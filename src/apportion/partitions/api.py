@@ -40,7 +40,7 @@ async def report_node(
     return await service.take_report(runtime, caller, node_id, report)
 
 
-@router.patch("/v1/nodes/{node_id}", summary="Say where a node takes its MIG layout from")
+@router.patch("/v1/nodes/{node_id}", summary="Say which MIG layout a node has, and whence")
 async def update_node(
     runtime: TheRuntime, caller: TheCaller, node_id: NodeId, request: NodeUpdate
 ) -> NodeView:

@@ -5,6 +5,7 @@ then destroy what work had landed on.
 """
 
 from apportion.authority.service import Caller, authorize
+from apportion.errors import InvalidInputError
 from apportion.nodes import service as nodes
 from apportion.nodes.schemas import NodeReport, NodeSpec, NodeUpdate, NodeView
 from apportion.nodes.service import (
@@ -15,6 +16,7 @@ from apportion.nodes.service import (
     takes_cut,
     why_not_cut_so,
 )
+from apportion.partitions.pinning import Pin, pin
 from apportion.partitions.rows import why
 from apportion.partitions.schemas import ReportAnswer
 from apportion.partitions.turn import Turn, hold_layout, let_go
@@ -94,12 +96,26 @@ def _is_done(pool: PoolRecord, node: Node, generation: int, report: NodeReport) 
 async def update_node(
     runtime: Runtime, caller: Caller, node_id: str, request: NodeUpdate
 ) -> NodeView:
-    """Say where a node takes its MIG layout from; what it is asked to be changes with that."""
+    """Say where a node takes its MIG layout from, and which; it changes through the gate.
+
+    Raises NotFoundError for a node that is not in the caller's pools, InvalidInputError where
+    nothing is said, and what `pin` raises.
+    """
+    if request.mig_layout_from is None and request.mig_layout is None:
+        raise InvalidInputError(
+            "says nothing", field="mig_layout", allowed="mig_layout, mig_layout_from, or both"
+        )
 
     async def work(connection: Connection) -> None:
         found = await nodes.find_node(connection, caller, node_id)
-        await hold_record(connection, caller, "compute:nodes:manage", found["pool_id"])
-        await nodes.set_layout_from(runtime, connection, caller, found, request.mig_layout_from)
+        pool = await hold_record(connection, caller, "compute:nodes:manage", found["pool_id"])
+        if request.mig_layout_from is not None:
+            found = await nodes.find_node(connection, caller, node_id)
+            source = request.mig_layout_from
+            await nodes.set_layout_from(runtime, connection, caller, found, source)
+        if request.mig_layout is not None:
+            found = await nodes.find_node(connection, caller, node_id)
+            await pin(Pin(runtime, connection, caller, pool, found), request.mig_layout)
 
     await retrying(runtime.db, work)
     return await nodes.get_node(runtime, caller, node_id)

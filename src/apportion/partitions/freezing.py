@@ -37,15 +37,21 @@ async def follow_change(
 
 
 async def freeze(
-    connection: Connection, caller: Caller, pool_id: str, cuts: tuple[Cut, Cut], now: datetime
+    connection: Connection,
+    caller: Caller,
+    pool_id: str,
+    cuts: tuple[Cut, Cut],
+    now: datetime,
+    *,
+    node: int | None = None,
 ) -> int:
-    """Let every node of a pool become the second of the cuts in its turn.
+    """Let every node that follows its pool, or one alone, become the second cut in its turn.
 
     The first is what a node that was never gated is cut into. What was pending and is no longer
     wanted is dropped; returns how many nodes have something pending because of it.
     """
     before, after = cuts
-    await drop(connection, caller, pool_id, after or None, now)
+    await drop(connection, caller, pool_id, after or None, now, node=node)
     if not after:
         return 0
     reason = why("change_pending", f"it is to be cut into {cut_text(after)}, in its turn")
@@ -53,6 +59,7 @@ async def freeze(
         QUERIES["freeze"],
         {
             "pool_id": pool_id,
+            "node": node,
             "before": Jsonb(before),
             "after": Jsonb(after),
             "reason": Jsonb(reason),
@@ -67,15 +74,23 @@ async def freeze(
 
 
 async def drop(
-    connection: Connection, caller: Caller, pool_id: str, after: Cut | None, now: datetime
+    connection: Connection,
+    caller: Caller,
+    pool_id: str,
+    after: Cut | None,
+    now: datetime,
+    *,
+    node: int | None = None,
 ) -> int:
     """Drop what is pending where nodes are cut as asked already, or all of it (None).
+
+    Of all nodes that follow their pool, or of one alone.
 
     A change that was granted completes. Returns how many nodes had something pending.
     """
     cursor = await connection.execute(
         QUERIES["unwanted"],
-        {"pool_id": pool_id, "after": None if after is None else Jsonb(after)},
+        {"pool_id": pool_id, "node": node, "after": None if after is None else Jsonb(after)},
     )
     unwanted = await cursor.fetchall()
     await _release(connection, [row for row in unwanted if row["state"] == "scheduled"], now)

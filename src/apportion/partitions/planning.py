@@ -1,6 +1,6 @@
 """What a change of a pool's cut would mean, before anything happens."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -55,7 +55,9 @@ async def plan_layout(
     async with transaction(runtime.db) as connection:
         pool = await own_record(connection, caller, pool_id)
         authorize(caller, "compute:pools:manage", pool.facts)
-        await _check(connection, pool, cut, now)
+        await check_cut(
+            connection, pool, cut, now, field="replicas" if "replicas" in cut else "layout"
+        )
         cursor = await connection.execute(QUERIES["plan"], {"pool_id": pool_id, "now": now})
         rows = await cursor.fetchall()
         cursor = await connection.execute(QUERIES["pool_size"], {"pool_id": pool_id})
@@ -64,26 +66,29 @@ async def plan_layout(
         await reservations.fleet.sync(connection, [pool_id], now)
     current = cut_of(pool.policy)
     by_node = [list(own) for _, own in groupby(rows, key=lambda row: row["node_id"])]
-    staying = [own for own in by_node if _cut_there(own, current) == cut]
-    nodes = [_node(own, now) for own in by_node if _cut_there(own, current) != cut]
+    changing = [own for own in by_node if _changes(own[0], current, cut)]
+    nodes = [_node(own, now) for own in changing]
+    pinned = {own[0]["name"] for own in by_node if own[0]["pinned_layout"] is not None}
     known = [node.free_from for node in nodes if node.free_from is not None]
     return LayoutPlan(
         pool_id=pool_id,
         current=dict(current),
         wanted=dict(cut),
         changing=len(nodes),
-        unchanged=len(staying),
+        unchanged=len(by_node) - len(changing),
         at_once=at_once(size),
         ready=sum(free_from == now for free_from in known),
         open_ended=len(nodes) - len(known),
         last_from=max(known, default=None),
         idle_gpu_hours=sum((node.idle_hours or Fraction(0) for node in nodes), Fraction(0)),
-        demand=_demand(asks, list(reservations.fleet.indexes[pool_id].nodes.values()), cut),
+        demand=_demand(asks, reservations.fleet.indexes[pool_id].nodes.values(), cut, pinned),
         nodes=nodes,
     )
 
 
-async def _check(connection: Connection, pool: PoolRecord, cut: Cut, now: datetime) -> None:
+async def check_cut(
+    connection: Connection, pool: PoolRecord, cut: Cut, now: datetime, *, field: str
+) -> None:
     """Refuse a cut that a pool of its kind, or one of its boards, cannot have."""
     change = PoolChange(
         pool_id=pool.id,
@@ -96,13 +101,14 @@ async def _check(connection: Connection, pool: PoolRecord, cut: Cut, now: dateti
     )
     of_boards = await rules.node_problems(connection, change)
     for problem in (*policy_problems(cut, pool.sharing, pool.gpu_model), *of_boards):
-        problem.field = "replicas" if "replicas" in cut else "layout"
+        problem.field = field
         raise problem
 
 
-def _cut_there(rows: Sequence[Row], current: Cut) -> Cut:
-    granted: Cut | None = rows[0]["granted"]
-    return current if granted is None else granted
+def _changes(node: Row, current: Cut, wanted: Cut) -> bool:
+    """Tell whether a node follows its pool, and is cut otherwise."""
+    there = current if node["granted"] is None else node["granted"]
+    return node["pinned_layout"] is None and there != wanted
 
 
 def _node(rows: Sequence[Row], now: datetime) -> NodePlan:
@@ -145,10 +151,13 @@ def _total(hours: Iterable[Fraction | None]) -> Fraction:
 # -- what waits, on GPUs that nobody has -----------------------------------------------------------
 
 
-def _demand(asks: Sequence[Ask], nodes: Sequence[NodeState], cut: Cut) -> DemandPlan:
+def _demand(
+    asks: Sequence[Ask], nodes: Collection[NodeState], cut: Cut, pinned: Collection[str]
+) -> DemandPlan:
     """Place what waits on the pool's GPUs as if they were empty, cut as they are and as wanted."""
+    cuts = {node.id: None if node.name in pinned else cut for node in nodes}
     now = _fits(asks, [_empty(node, None) for node in nodes]) if asks else 0
-    then = _fits(asks, [_empty(node, cut) for node in nodes]) if asks else 0
+    then = _fits(asks, [_empty(node, cuts[node.id]) for node in nodes]) if asks else 0
     return DemandPlan(
         waiting=len(asks), weighed=len(asks), fit_now=now, fit_then=then, better=then > now
     )

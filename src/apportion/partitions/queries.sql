@@ -1,5 +1,5 @@
 -- name: freeze
--- Every node of a pool stays as it is cut, with the new cut pending. One that is scheduled or granted goes
+-- Every node of a pool, or one that is pinned or was, stays as it is cut, with the new cut pending. One that is scheduled or granted goes
 -- on as it was, and one that is cut so already is left alone. A node without a row is cut as its pool was.
 INSERT INTO node_layouts AS there (
     node_id, tenant_id, pool_id, state, granted, pending, since, reason
@@ -10,7 +10,9 @@ SELECT
 FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
 LEFT JOIN node_layouts ON node_id = nodes.id
-WHERE pools.id = %(pool_id)s AND coalesce(granted, %(before)s::jsonb) <> %(after)s::jsonb
+WHERE pools.id = %(pool_id)s
+    AND CASE WHEN %(node)s::int IS NULL THEN pinned_layout IS NULL ELSE nodes.id = %(node)s END
+    AND coalesce(granted, %(before)s::jsonb) <> %(after)s::jsonb
 ORDER BY nodes.id
 ON CONFLICT (node_id) DO UPDATE SET
     state = CASE WHEN there.state IN ('scheduled', 'granted') THEN there.state ELSE 'pending' END,
@@ -26,13 +28,15 @@ RETURNING
 -- name: unwanted
 -- Nodes with a change pending that nobody wants any more: they are cut as the pool asks (or it asks for
 -- nothing, or all that waits is cancelled).
-SELECT *
+SELECT node_layouts.*
 FROM node_layouts
-WHERE pool_id = %(pool_id)s
+JOIN nodes ON nodes.id = node_id
+WHERE node_layouts.pool_id = %(pool_id)s
+    AND CASE WHEN %(node)s::int IS NULL THEN pinned_layout IS NULL ELSE node_id = %(node)s END
     AND pending IS NOT NULL
     AND (%(after)s::jsonb IS NULL OR granted = %(after)s::jsonb)
 ORDER BY node_id
-FOR NO KEY UPDATE;
+FOR NO KEY UPDATE OF node_layouts;
 
 -- name: drop_pending
 UPDATE node_layouts
@@ -48,12 +52,14 @@ RETURNING
     (SELECT name FROM nodes WHERE id = node_id);
 
 -- name: as_before
--- What all nodes of a pool are cut into, where that is one cut and none was granted the pending one.
+-- What all nodes that follow their pool are cut into, where that is one cut and none was granted the
+-- pending one.
 SELECT min(granted::text)::jsonb AS cut
-FROM node_layouts
-WHERE pool_id = %(pool_id)s
-HAVING count(DISTINCT granted) = 1 AND bool_and(pending IS NOT NULL AND state <> 'granted')
-    AND count(*) = (SELECT count(*) FROM nodes WHERE nodes.pool_id = %(pool_id)s);
+FROM nodes
+LEFT JOIN node_layouts ON node_id = nodes.id
+WHERE nodes.pool_id = %(pool_id)s AND pinned_layout IS NULL
+HAVING count(DISTINCT granted) = 1
+    AND bool_and(coalesce(pending IS NOT NULL AND state <> 'granted', false));
 
 -- name: pool_size
 SELECT policy, (SELECT count(*) FROM nodes WHERE pool_id = pools.id)::int AS nodes
@@ -65,7 +71,8 @@ SELECT count(*)::int AS changing FROM node_layouts WHERE pool_id = %(pool_id)s A
 
 -- name: list
 SELECT
-    nodes.uid AS node_id, nodes.name, coalesce(state, 'settled') AS state, granted, pending, hold_from,
+    nodes.uid AS node_id, nodes.name, pinned_layout, coalesce(state, 'settled') AS state, granted, pending,
+    hold_from,
     spec_generation AS generation, grant_generation, observed_generation, observed_at,
     coalesce(since, nodes.created_at) AS since, node_layouts.reason,
     ARRAY(
@@ -96,7 +103,7 @@ LIMIT %(limit)s;
 -- name: plan
 -- Each GPU of a pool, when the last that is booked of it ends, and whose that is.
 SELECT
-    nodes.id, nodes.uid AS node_id, nodes.name, granted, gpus.uuid AS gpu_id, held.ends AS free_from,
+    nodes.id, nodes.uid AS node_id, nodes.name, pinned_layout, granted, gpus.uuid AS gpu_id, held.ends AS free_from,
     held.holder AS held_by, held.open_ended
 FROM nodes
 LEFT JOIN node_layouts ON node_layouts.node_id = nodes.id

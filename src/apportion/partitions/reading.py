@@ -2,7 +2,7 @@
 
 from apportion.authority.service import Caller
 from apportion.nodes.service import cut_of
-from apportion.partitions.rows import QUERIES, why
+from apportion.partitions.rows import QUERIES, desired_of, why
 from apportion.partitions.schemas import NodeLayoutView
 from apportion.pools.service import own_record
 from apportion.store.connections import transaction
@@ -31,10 +31,11 @@ async def list_layouts(
         NodeLayoutView.model_validate(
             {
                 **row,
-                "desired": desired,
-                "granted": desired if row["granted"] is None else row["granted"],
+                "desired": wanted,
+                "granted": wanted if row["granted"] is None else row["granted"],
                 "reason": row["reason"] or never,
             }
         )
         for row in rows
+        for wanted in (desired_of(row, desired),)
     ]

@@ -54,6 +54,12 @@ class HeldGpu:
     held_from: datetime | None
 
 
+def desired_of(row: Mapping[str, Any], of_pool: Cut) -> Cut:
+    """Return what a node is to be cut into in the end: as it is pinned, or as its pool asks."""
+    pinned = row["pinned_layout"]
+    return of_pool if pinned is None else {"migLayout": pinned}
+
+
 def why(name: str, message: str, **facts: object) -> Reason:
     """Make a reason: its code, one sentence, and what it counts."""
     return {"code": name, "message": message, **facts}

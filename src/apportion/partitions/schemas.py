@@ -41,10 +41,12 @@ class NodeLayoutView(View):
     """Where a node stands: what it is ``desired`` and ``granted`` to be, and what it said it is.
 
     ``pending`` is what comes next and ``hold_from`` from when on nothing of it can be booked.
+    ``pinned_layout`` is what it is desired to be whatever its pool asks for.
     """
 
     node_id: str
     name: str
+    pinned_layout: str | None
     state: LayoutState
     desired: dict[str, Any]
     granted: dict[str, Any]
