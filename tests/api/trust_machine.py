@@ -5,8 +5,7 @@ import json
 import httpx2
 
 from apportion.client.answers import error_of
-from apportion.nodes.schemas import EnrollAnswer, NodeReport, NodeSpec
-from apportion.partitions.schemas import ReportAnswer
+from apportion.nodes.schemas import EnrollAnswer, NodeReport, NodeSpec, ReportAnswer
 from apportion.signatures import (
     fingerprint,
     private_key,

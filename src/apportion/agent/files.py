@@ -4,6 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from apportion.errors import UnavailableError
+
 
 def replace_file(path: Path, text: str, *, mode: int = 0o600) -> None:
     """Replace a file as a whole: after a crash it has the old text or the new, and never a part.
@@ -31,3 +33,31 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def keep(path: Path, text: str) -> None:
+    """Replace a file as a whole; UnavailableError where the disk does not take it."""
+    try:
+        replace_file(path, text)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot be written: {error.strerror}", field="state", given=str(path)
+        ) from error
+
+
+def read_if_there(path: Path) -> str | None:
+    """Return what a file holds, None where there is none."""
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def make_private(path: Path) -> None:
+    """Make a directory that only its owner can enter; one that is there keeps its mode."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot be made: {error.strerror}", field="state", given=str(path)
+        ) from error

@@ -1,5 +1,7 @@
 """One look at this machine from outside the agent: what its next report would say."""
 
+import re
+import socket
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,3 +32,9 @@ def look(node: str, state: Path | None = None) -> dict[str, Any]:
             return inventory(None, remembered, root, node=node, problem=error.message)
     except OSError as error:
         raise UnavailableError(f"what this machine has cannot be read: {error}") from error
+
+
+def host_name() -> str:
+    """Return the host's name as a node's can be."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower())[:63].strip(".-")
+    return name or "node"

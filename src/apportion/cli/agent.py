@@ -1,13 +1,12 @@
 """`apportion agent`: what runs on a GPU node, and what it sees there."""
 
 import argparse
-import re
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from apportion.cli import agent_daemon
 from apportion.cli.output import add_output_argument, print_data, table
 
 Document = Mapping[str, Any]
@@ -17,14 +16,16 @@ examples:
   apportion agent inventory
   apportion agent inventory -o json > node.json
   apportion agent diag --check diag.nvml
+  apportion agent join --server https://apportion.example --token-file n1.token
+  apportion agent run
 
 exit codes of diag: 0 passed; 1 not passed"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `inventory` and `diag`."""
+    """Add `inventory` and `diag`, and the verbs of the daemon."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="inventory|diag")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="inventory|diag|join|run")
     inventory = verbs.add_parser(
         "inventory", help="print what there is on this machine", epilog=_EXAMPLES
     )
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diag.add_argument("--check", metavar="NAME", default="diag.nvml", help="(default: diag.nvml)")
     _add_looking(diag)
     add_output_argument(diag)
+    agent_daemon.add_verbs(verbs.add_parser, _EXAMPLES)
 
 
 def _add_looking(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +46,12 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look at this machine; 0, or 1 where `diag` finds something wrong."""
-    from apportion.agent.looking import look
+    """Look at this machine, or be its agent; 0, or 1 where `diag` finds something wrong."""
+    if args.verb in agent_daemon.VERBS:
+        return agent_daemon.run(args)
+    from apportion.agent.looking import host_name, look
 
-    document = look(args.node or _host_name(), args.state)
+    document = look(args.node or host_name(), args.state)
     if args.verb == "diag":
         return _diag(document, args.check, args.output)
     if args.output != "table":
@@ -55,12 +59,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write("\n".join(_text(document)) + "\n")
     return 0
-
-
-def _host_name() -> str:
-    """Return the host's name as a node's can be."""
-    name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower())[:63].strip(".-")
-    return name or "node"
 
 
 def _diag(document: Document, check: str, output: str) -> int:

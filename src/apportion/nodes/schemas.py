@@ -216,18 +216,54 @@ class NodeSpec(View):
     node_id: str
     generation: int
     units: dict[str, dict[str, Any]]
+    report_every_seconds: int = 10
+    acceptance: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
+
+
+class UnitOutcome(Schema):
+    """How far a unit came: ``reason`` is a code, ``objects`` are what it is about."""
+
+    done: Flag
+    reason: Text | None = None
+    message: Annotated[str, Field(max_length=1000)] = ""
+    objects: list[Text] = Field(max_length=64, default_factory=list[str])
+
+
+class CheckResult(Schema):
+    """What a check of a new machine found; ``details`` is for people and programs."""
+
+    passed: Flag
+    details: dict[str, Any] = Field(max_length=64, default_factory=dict[str, Any])
 
 
 class NodeReport(Schema):
     """What a node says that it is. ``sequence`` rises with each report that a node makes.
 
-    ``converged`` says up to which generation of the spec each unit is done.
+    ``converged`` says up to which generation of the spec each unit is done, ``outcomes`` how far
+    each has come. ``acceptance`` has the result of each check that the spec asked for.
     """
 
     sequence: Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
     observed_generation: Generation
     converged: dict[Name, Generation] = Field(max_length=32, default_factory=dict[str, int])
+    outcomes: dict[Name, UnitOutcome] = Field(max_length=32, default_factory=dict[str, UnitOutcome])
+    acceptance: dict[Name, CheckResult] = Field(
+        max_length=32, default_factory=dict[str, CheckResult]
+    )
     inventory: Inventory
+
+
+class ReportAnswer(View):
+    """What came of a report. ``generation`` is the one that the node's spec has by now.
+
+    One that is not ``accepted`` changed nothing: the node has made a later one, which was here
+    first. ``sequence`` is that of the last one taken in.
+    """
+
+    accepted: bool
+    reason: Literal["report_out_of_order"] | None
+    generation: int
+    sequence: int = 0
 
 
 class ResourceView(View):

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Request
 
 from apportion.doors.paging import Cursor, Limit, Page, cut, decode_cursor
 from apportion.doors.route import Door, TheCaller, TheRuntime
-from apportion.nodes.schemas import NodeReport, NodeSpec, NodeUpdate, NodeView
+from apportion.nodes.schemas import NodeReport, NodeSpec, NodeUpdate, NodeView, ReportAnswer
 from apportion.partitions import service
 from apportion.partitions.schemas import (
     LayoutAsk,
@@ -14,7 +14,6 @@ from apportion.partitions.schemas import (
     LayoutPlan,
     LayoutState,
     NodeLayoutView,
-    ReportAnswer,
 )
 from apportion.reservations.service import Reservations
 

@@ -7,7 +7,7 @@ then destroy what work had landed on.
 from apportion.authority.service import Caller, authorize
 from apportion.errors import InvalidInputError
 from apportion.nodes import service as nodes
-from apportion.nodes.schemas import NodeReport, NodeSpec, NodeUpdate, NodeView
+from apportion.nodes.schemas import NodeReport, NodeSpec, NodeUpdate, NodeView, ReportAnswer
 from apportion.nodes.service import (
     MIG_UNIT,
     SHARING_UNIT,
@@ -18,7 +18,6 @@ from apportion.nodes.service import (
 )
 from apportion.partitions.pinning import Pin, pin
 from apportion.partitions.rows import why
-from apportion.partitions.schemas import ReportAnswer
 from apportion.partitions.turn import Turn, hold_layout, let_go
 from apportion.pools.service import PoolRecord, hold_record
 from apportion.store.connections import Connection, retrying, transaction

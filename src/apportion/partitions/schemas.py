@@ -127,16 +127,3 @@ class LayoutPlan(View):
     idle_gpu_hours: Hours
     demand: DemandPlan
     nodes: list[NodePlan]
-
-
-class ReportAnswer(View):
-    """What came of a report. ``generation`` is the one that the node's spec has by now.
-
-    One that is not ``accepted`` changed nothing: the node has made a later one, which was here
-    first. ``sequence`` is that of the last one taken in.
-    """
-
-    accepted: bool
-    reason: Literal["report_out_of_order"] | None
-    generation: int
-    sequence: int = 0

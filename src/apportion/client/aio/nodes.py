@@ -19,6 +19,7 @@ from apportion.nodes.schemas import (
     NodeSpec,
     NodeUpdate,
     NodeView,
+    ReportAnswer,
 )
 from apportion.partitions.schemas import (
     LayoutAsk,
@@ -26,7 +27,6 @@ from apportion.partitions.schemas import (
     LayoutPlan,
     LayoutState,
     NodeLayoutView,
-    ReportAnswer,
 )
 
 

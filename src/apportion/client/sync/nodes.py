@@ -20,6 +20,7 @@ from apportion.nodes.schemas import (
     NodeSpec,
     NodeUpdate,
     NodeView,
+    ReportAnswer,
 )
 from apportion.partitions.schemas import (
     LayoutAsk,
@@ -27,7 +28,6 @@ from apportion.partitions.schemas import (
     LayoutPlan,
     LayoutState,
     NodeLayoutView,
-    ReportAnswer,
 )
 
 

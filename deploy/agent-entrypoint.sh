@@ -1,0 +1,13 @@
+#!/bin/sh
+# The container's entry point: joins once, then is the agent. It needs
+#   APPORTION_SERVER            where the server is          (to join)
+#   APPORTION_JOIN_TOKEN_FILE   a file with a join token     (to join)
+# and a volume at APPORTION_AGENT_STATE (/var/lib/apportion-agent) that outlives the container: a node
+# that lost its state is a stranger.
+set -eu
+state="${APPORTION_AGENT_STATE:-/var/lib/apportion-agent}"
+if [ ! -e "$state/node.json" ]; then
+    apportion agent join --state "$state" --server "$APPORTION_SERVER" \
+        --token-file "$APPORTION_JOIN_TOKEN_FILE"
+fi
+exec apportion agent run --state "$state"
