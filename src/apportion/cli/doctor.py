@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from apportion.cli.connection import add_server_arguments, connect
 from apportion.cli.output import print_data, table
+from apportion.cli.times import short_time
 from apportion.errors import ApportionError
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ Result = Literal["ok", "note", "wrong"]
 _PAGE = 1000
 _STUCK_AFTER = timedelta(hours=24)
 _NAMED_MAX = 5
+# Of a change under way, and of nodes that are told of by themselves.
+_TOLD_OF_NODES = (
+    *("partitionPending", "node_stale"),
+    *("spec_not_converged", "acceptance_pending", "acceptance_failed"),
+)
 _EXAMPLES = """\
 ok is as it should be, a note is worth knowing, wrong needs somebody.
 
@@ -80,8 +86,14 @@ def _nodes(client: "Client") -> Iterator[Finding]:
     """Report nodes that give less than they have, or nothing."""
     total = 0
     ill: dict[str, list[str]] = {}
+    stale: list[str] = []
+    held_up: dict[str, list[str]] = {}
     for node in client.list_nodes(limit=_PAGE).all():
         total += 1
+        if node.stale_since is not None:
+            stale.append(f"{node.name} (since {short_time(node.stale_since)})")
+        elif node.reason is not None:
+            held_up.setdefault(str(node.reason["code"]), []).append(node.name)
         if node.health != "healthy":
             ill.setdefault(node.health, []).append(f"{node.name} ({node.health_reason})")
     if not total:
@@ -95,6 +107,22 @@ def _nodes(client: "Client") -> Iterator[Finding]:
             result="wrong",
             text=f"{len(names):,} of {total:,} are {health}: {_some(names)}",
             hint=f"See `apportion node list --health {health}`",
+        )
+
+    if stale:
+        yield Finding(
+            check="nodes.stale",
+            result="wrong",
+            text=f"{len(stale):,} of {total:,} are not heard of: {_some(stale)}",
+            hint="Nothing new is booked on them. Are their agents running? `apportion node list"
+            " --stale`",
+        )
+    for code, names in held_up.items():
+        yield Finding(
+            check="nodes.new",
+            result="wrong" if code == "acceptance_failed" else "note",
+            text=f"{len(names):,} of {total:,} take no work yet, {code}: {_some(names)}",
+            hint="See `apportion node show NODE`",
         )
 
 
@@ -111,7 +139,7 @@ def _gpus(client: "Client") -> Iterator[Finding]:
     for reason, count in reasons.items():
         yield Finding(
             check="gpus",
-            result="note" if reason == "partitionPending" else "wrong",
+            result="note" if reason in _TOLD_OF_NODES else "wrong",
             text=f"{count:,} of {total:,} cannot be booked: {reason}",
             hint="See `apportion atom list --unbookable`",
         )

@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = verbs.add_parser("list", help="list nodes", epilog=_EXAMPLES)
     listing.add_argument("--pool", metavar="POOL", help="only of this pool, by name or id")
     listing.add_argument("--health", choices=HEALTHS, help="only those of this health")
+    listing.add_argument("--stale", action="store_true", help="only those that nobody hears of")
     add_list_arguments(listing)
     add_server_arguments(listing)
     show = verbs.add_parser("show", help="show a node and its GPUs", epilog=_EXAMPLES)
@@ -100,7 +101,10 @@ def run(args: argparse.Namespace) -> int:
             return node_join.revoke(args, client, _find(client, args.node, pool))
         pools = PoolNames(client)
         fetch = partial(
-            client.list_nodes, pool_id=None if pool is None else pool.id, health=args.health
+            client.list_nodes,
+            pool_id=None if pool is None else pool.id,
+            health=args.health,
+            stale=True if args.stale else None,
         )
 
         def row(node: "NodeView") -> Sequence[object]:
@@ -108,11 +112,11 @@ def run(args: argparse.Namespace) -> int:
             return (
                 node.name,
                 pools.name(node.pool_id),
-                node.health,
+                node.health if node.stale_since is None else "stale",
                 node.gpus,
                 host.get("vcpu"),
                 host.get("memoryGiB"),
-                short_time(node.inventory_at),
+                short_time(node.observed_at or node.inventory_at),
                 node.id,
             )
 
@@ -194,7 +198,9 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
         "target": node.target,
         "controller": node.controller,
         "MIG layout": _layout_text(node),
-        "reported": both_zones(node.inventory_at),
+        "reported": both_zones(node.observed_at or node.inventory_at),
+        "takes work": None if node.reason is None else f"no: {node.reason['message']}",
+        "stale since": None if node.stale_since is None else both_zones(node.stale_since),
         "key": _key_text(node),
     }
     lines = [*fact_lines(node.name, facts), ""]

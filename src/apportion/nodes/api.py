@@ -56,12 +56,20 @@ async def list_nodes(
     pool_id: Filter = None,
     name: Filter = None,
     health: Annotated[Literal["healthy", "degraded", "no_capacity"] | None, Query()] = None,
+    stale: Truth = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> NodePage:
     [after] = decode_cursor("list_nodes", cursor, "")
     found = await service.list_nodes(
-        runtime, caller, after=after, limit=limit + 1, pool_id=pool_id, name=name, health=health
+        runtime,
+        caller,
+        after=after,
+        limit=limit + 1,
+        pool_id=pool_id,
+        name=name,
+        health=health,
+        stale=stale,
     )
     items, following = cut("list_nodes", found, limit, lambda node: [node.id])
     return NodePage(items=items, next_cursor=following)

@@ -23,6 +23,8 @@ from apportion.quantities.units import WHOLE, span, to_multirange
 
 PARTITION_PENDING: Final = "partitionPending"
 NOT_CONVERGED: Final = "spec_not_converged"
+NOT_CHECKED: Final = "acceptance_pending"
+NOT_PASSED: Final = "acceptance_failed"
 SPLIT: Final = "split"
 
 
@@ -48,11 +50,11 @@ def derive(
     model: str,
     sharing: str,
     policy: PoolPolicy,
-    awaits_spec: bool = False,
+    awaits: str | None = None,
 ) -> GpuSpec:
     """Derive a GPU's split and atoms from its report and its pool's mode.
 
-    ``awaits_spec``: the node is yet to become what it is asked to be, for the first time.
+    ``awaits``: what a new node has yet to do before it takes work.
     """
     demand = sharing == "mig" and policy.mig_layout == DYNAMIC
     split = "mig" if demand else _split(report, sharing, policy)
@@ -83,8 +85,8 @@ def derive(
         case _:
             ruler, parts = 1, ()
     reason = _why_nothing(report, board, demand=demand)
-    if reason is None and awaits_spec:
-        reason = NOT_CONVERGED
+    if reason is None:
+        reason = awaits
     atoms = (parent, *parts)
     if reason is not None:
         atoms = tuple(replace(atom, reason=reason) for atom in atoms)

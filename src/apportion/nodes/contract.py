@@ -7,18 +7,21 @@ is refused.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from psycopg.types.json import Jsonb
+from pydantic import BaseModel
 
 from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError, NotFoundError
 from apportion.events.service import Event, append
 from apportion.nodes.assignments import assigned_to, gpus_there, note_devices
+from apportion.nodes.awaiting import has_passed
 from apportion.nodes.cuts import cut_in_force, takes_cut, why_not_cut_so
 from apportion.nodes.devices import OVER, Assigned
 from apportion.nodes.inventory import derive_again, take_in
+from apportion.nodes.reports import digest_of, tell
 from apportion.nodes.schemas import NodeReport, NodeSpec
 from apportion.nodes.units import units_of
 from apportion.pools.service import PoolRecord, own_record
@@ -53,7 +56,15 @@ async def spec_of(connection: Connection, pool: PoolRecord, node: Node) -> NodeS
     gpus = await gpus_there(connection, node["id"])
     assigned = await assigned_to(connection, node["id"])
     units = units_of(pool, node, gpus, assigned)
-    return NodeSpec(node_id=node["uid"], generation=node["spec_generation"], units=units)
+    return NodeSpec(
+        node_id=node["uid"],
+        generation=node["spec_generation"],
+        units=units,
+        report_every_seconds=pool.policy.report_interval // timedelta(seconds=1),
+        acceptance=[]
+        if node["accepted_at"] is not None
+        else [step.model_dump(mode="json", by_alias=True) for step in pool.policy.acceptance],
+    )
 
 
 async def take_report(
@@ -73,6 +84,7 @@ async def take_report(
     if report.sequence <= (node["report_sequence"] or 0):
         return False
     now, assigned = runtime.now(), await assigned_to(connection, node["id"])
+    passed = has_passed(pool.policy, report.acceptance)
     await connection.execute(
         _QUERIES["take_report"],
         {
@@ -82,13 +94,22 @@ async def take_report(
             "observed": report.observed_generation,
             "converged": Jsonb(report.converged),
             "done": _is_done(pool, node, report, assigned),
+            "digest": digest_of(report),
+            "outcomes": Jsonb(_plain(report.outcomes)),
+            "acceptance": Jsonb(_plain(report.acceptance)),
+            "passed": passed,
             "now": now,
         },
     )
     await take_in(runtime, connection, caller, pool, [report.inventory])
     # As they are by now: what is there was just written.
     await note_devices(connection, await assigned_to(connection, node["id"]), report, now)
+    await tell(runtime, connection, caller, pool=pool, node=node, report=report, passed=passed)
     return True
+
+
+def _plain(results: Mapping[str, BaseModel]) -> dict[str, Any]:
+    return {name: each.model_dump(mode="json") for name, each in results.items()}
 
 
 def _is_done(

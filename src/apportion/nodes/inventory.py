@@ -13,6 +13,7 @@ from apportion.geometry import parse_device_name
 from apportion.nodes.assignments import assign_missing
 from apportion.nodes.atom_rows import write_atoms
 from apportion.nodes.atoms import derive, identify
+from apportion.nodes.awaiting import awaited
 from apportion.nodes.cuts import with_cut
 from apportion.nodes.derived import Derived, NodeRows
 from apportion.nodes.host_rows import write_resources
@@ -150,7 +151,7 @@ def _as_reported(
             model=_model(report, pool, f"gpus[{at}].product"),
             sharing=pool.sharing,
             policy=policy,
-            awaits_spec=_awaits_spec(document, pool, standing),
+            awaits=awaited(pool, document.agent, standing),
         )
         for at, report in enumerate(document.gpus)
     )
@@ -168,14 +169,6 @@ def _as_reported(
     if document.problems:
         return Derived(document, gpus, "degraded", "; ".join(document.problems))
     return Derived(document, gpus, "healthy", None)
-
-
-def _awaits_spec(document: Inventory, pool: PoolRecord, standing: Mapping[str, Any] | None) -> bool:
-    """Tell a node whose agent has never yet made it what it is asked to be."""
-    agent = document.agent or (None if standing is None else standing["agent"])
-    if agent is None or pool.agent == "none":
-        return False
-    return standing is None or standing["converged_at"] is None
 
 
 def _model(report: GpuReport, pool: PoolRecord, field: str) -> str:

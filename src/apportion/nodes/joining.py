@@ -146,6 +146,8 @@ async def revoke_node(runtime: Runtime, caller: Caller, node_id: str) -> None:
         cursor = await connection.execute(_QUERIES["revoke_node"], parameters)
         if await cursor.fetchone() is None:
             return
+        touched = {"pool_id": pool.id, "holds_tenant_nodes": False}
+        await connection.execute(_QUERIES["touch_pool"], touched)
         facts = {"pool_id": pool.id, "name": node["name"]}
         after = {"revoked_at": format_instant(now)}
         told = Event(

@@ -15,7 +15,7 @@ WHERE id = %(pool_id)s;
 -- name: hold_nodes
 -- In the order in which bookings of host resources hold them.
 SELECT
-    id, uid, name, health, inventory, agent, mig_layout_from, converged_at,
+    id, uid, name, health, inventory, agent, mig_layout_from, converged_at, accepted_at, acceptance,
     coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted
 FROM nodes
 LEFT JOIN node_layouts ON node_id = id
@@ -25,7 +25,7 @@ FOR NO KEY UPDATE OF nodes;
 
 -- name: standings
 SELECT
-    name, uid, agent, converged_at,
+    name, uid, agent, converged_at, accepted_at, acceptance,
     coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted,
     public_key IS NOT NULL AND revoked_at IS NULL AS has_key
 FROM nodes
@@ -35,7 +35,8 @@ WHERE nodes.pool_id = %(pool_id)s AND name = ANY (%(names)s);
 -- name: node
 SELECT
     nodes.id, uid, nodes.pool_id, nodes.name, nodes.agent, mig_layout_from, spec_generation, report_sequence,
-    observed_generation, converged, inventory, public_key, pinned_layout,
+    observed_generation, converged, inventory, public_key, pinned_layout, stale_since, accepted_at, acceptance,
+    outcomes,
     coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted
 FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
@@ -49,8 +50,42 @@ SET agent = coalesce(%(agent)s, agent, 'unnamed'),
     observed_generation = %(observed)s,
     observed_at = %(now)s,
     converged = %(converged)s,
-    converged_at = CASE WHEN %(done)s THEN coalesce(converged_at, %(now)s) ELSE converged_at END
+    converged_at = CASE WHEN %(done)s THEN coalesce(converged_at, %(now)s) ELSE converged_at END,
+    report_digest = %(digest)s,
+    outcomes = %(outcomes)s,
+    acceptance = %(acceptance)s,
+    accepted_at = CASE WHEN %(passed)s THEN coalesce(accepted_at, %(now)s) ELSE accepted_at END,
+    stale_since = NULL
 WHERE id = %(id)s;
+
+-- name: same_again
+-- Nothing follows from a report that says what the last one said, so nothing else is looked at.
+UPDATE nodes
+SET report_sequence = %(sequence)s, observed_at = %(now)s
+WHERE uid = %(uid)s
+    AND report_sequence = %(sequence)s::bigint - 1
+    AND observed_generation = %(observed)s
+    AND report_digest = %(digest)s
+    AND inventory_at > %(fresh)s
+    AND stale_since IS NULL
+    AND revoked_at IS NULL
+RETURNING spec_generation;
+
+-- name: heard_of
+-- Pools with nodes that have a key and are heard of, and since when the quietest one is not.
+SELECT pools.id AS pool_id, pools.tenant_id, policy, min(coalesce(observed_at, enrolled_at)) AS oldest
+FROM nodes
+JOIN pools ON pools.id = nodes.pool_id
+WHERE public_key IS NOT NULL AND stale_since IS NULL
+GROUP BY pools.id
+ORDER BY pools.id;
+
+-- name: mark_stale
+UPDATE nodes
+SET stale_since = %(now)s
+WHERE pool_id = %(pool_id)s AND public_key IS NOT NULL AND stale_since IS NULL
+    AND coalesce(observed_at, enrolled_at) <= %(deadline)s
+RETURNING uid, name, coalesce(observed_at, enrolled_at) AS heard_at;
 
 -- name: raise_spec
 -- What is over by now is asked for no more, though no tick has said so yet.
@@ -236,7 +271,8 @@ DELETE FROM node_resources WHERE node_id = ANY (%(node_ids)s);
 SELECT
     nodes.uid AS id, pool_id, nodes.name, nodes.tenant_id, target, controller, health, health_reason,
     nodes.agent, mig_layout_from, pinned_layout, spec_generation, observed_generation, inventory_at, attestor,
-    enrolled_at, revoked_at, encode(public_key, 'base64') AS public_key,
+    enrolled_at, revoked_at, encode(public_key, 'base64') AS public_key, observed_at, stale_since,
+    converged_at, accepted_at, acceptance, outcomes, policy, pools.agent AS pool_agent,
     (SELECT count(*) FROM gpus WHERE gpus.node_id = nodes.id AND present)::int AS gpus,
     COALESCE(
         (
@@ -259,13 +295,16 @@ WHERE pools.tenant_id = %(tenant_id)s
     AND (%(pool_id)s::text IS NULL OR pool_id = %(pool_id)s)
     AND (%(name)s::text IS NULL OR nodes.name = %(name)s)
     AND (%(health)s::text IS NULL OR health = %(health)s)
+    AND (%(stale)s::boolean IS NULL OR (stale_since IS NOT NULL) = %(stale)s)
 ORDER BY uid
 LIMIT %(limit)s;
 
 -- name: list_gpus
 SELECT
     gpus.uuid AS id, gpus.pool_id, nodes.name AS node, index, product, model, board,
-    gpus.memory_mib, numa_node, split, ruler, layout_generation, unbookable_reason
+    gpus.memory_mib, numa_node, split, ruler, layout_generation, stale_since,
+    coalesce(unbookable_reason, CASE WHEN stale_since IS NOT NULL THEN 'node_stale' END)
+        AS unbookable_reason
 FROM gpus
 JOIN nodes ON nodes.id = gpus.node_id
 WHERE (gpus.tenant_id = %(tenant_id)s OR gpus.pool_id = ANY (%(offered)s))
@@ -279,7 +318,9 @@ LIMIT %(limit)s;
 -- name: list_atoms
 SELECT
     atoms.key AS id, atoms.pool_id, gpus.uuid AS gpu_id, nodes.name AS node, class AS class_,
-    units::text AS units, share_num, share_den, bookable, reason, attributes
+    units::text AS units, share_num, share_den, stale_since, attributes,
+    bookable AND stale_since IS NULL AS bookable,
+    coalesce(reason, CASE WHEN stale_since IS NOT NULL THEN 'node_stale' END) AS reason
 FROM atoms
 JOIN gpus ON gpus.id = atoms.gpu_id
 JOIN nodes ON nodes.id = gpus.node_id
@@ -289,7 +330,7 @@ WHERE (atoms.tenant_id = %(tenant_id)s OR atoms.pool_id = ANY (%(offered)s))
     AND (%(pool_id)s::text IS NULL OR atoms.pool_id = %(pool_id)s)
     AND (%(gpu_id)s::text IS NULL OR gpus.uuid = %(gpu_id)s)
     AND (%(class)s::text IS NULL OR class = %(class)s)
-    AND (%(bookable)s::boolean IS NULL OR bookable = %(bookable)s)
+    AND (%(bookable)s::boolean IS NULL OR (bookable AND stale_since IS NULL) = %(bookable)s)
     AND (%(profile)s::text IS NULL OR attributes ->> 'migProfile' = %(profile)s)
 ORDER BY atoms.key
 LIMIT %(limit)s;
@@ -309,7 +350,8 @@ SELECT id, fleet_revision FROM pools WHERE id = ANY (%(ids)s);
 
 -- name: fleet_nodes
 SELECT
-    nodes.id, nodes.name, health <> 'no_capacity' AS healthy, agent IS NOT NULL AS has_agent,
+    nodes.id, nodes.name, health <> 'no_capacity' AND stale_since IS NULL AS healthy,
+    (extract(epoch FROM stale_since) * 1000000)::bigint AS stale_since, agent IS NOT NULL AS has_agent,
     coalesce(vcpu.capacity, 0) AS vcpu_milli, coalesce(memory.capacity, 0) AS memory_mib
 FROM nodes
 LEFT JOIN node_resources AS vcpu ON vcpu.node_id = nodes.id AND vcpu.resource = 'vcpu'
@@ -333,12 +375,17 @@ ORDER BY gpus.id, atoms.id;
 UPDATE nodes
 SET public_key = %(public_key)s, attestor = %(attestor)s, enrolled_at = %(now)s, revoked_at = NULL,
     agent = %(agent)s, report_sequence = NULL, observed_generation = NULL, observed_at = NULL,
-    converged = '{}', converged_at = NULL
+    converged = '{}', converged_at = NULL, report_digest = NULL, outcomes = '{}', acceptance = '{}',
+    accepted_at = NULL, stale_since = NULL
 WHERE pool_id = %(pool_id)s AND name = %(name)s AND (public_key IS NULL OR revoked_at IS NOT NULL)
 RETURNING id, uid;
 
 -- name: revoke_node
-UPDATE nodes SET revoked_at = %(now)s WHERE id = %(id)s AND revoked_at IS NULL RETURNING id;
+-- Whoever is not believed is not heard of.
+UPDATE nodes
+SET revoked_at = %(now)s, stale_since = coalesce(stale_since, %(now)s)
+WHERE id = %(id)s AND revoked_at IS NULL
+RETURNING id;
 
 -- name: insert_join_token
 INSERT INTO join_tokens (

@@ -49,6 +49,8 @@ async def follow_change(
     if change.pool_id is None or before is None:
         return
     was, will = read_stored(before.policy), read_stored(change.policy)
+    if (was.report_interval, was.acceptance) != (will.report_interval, will.acceptance):
+        await connection.execute(_QUERIES["raise_specs"], {"pool_id": change.pool_id})
     renamed = before.gpu_model != change.gpu_model
     if not renamed and _given_by_hosts(was) == _given_by_hosts(will):
         return

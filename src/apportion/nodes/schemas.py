@@ -278,7 +278,9 @@ class ResourceView(View):
 class NodeView(View):
     """A node as the operator sees it.
 
-    One that joined by itself has a ``public_key``, and an ``attestor`` who vouched for it.
+    One that joined by itself has a ``public_key``, and an ``attestor`` who vouched for it; nobody
+    has heard of it from ``stale_since`` on. ``outcomes`` say how far the units of its spec have
+    come. ``reason`` is why it takes no work though its GPUs may be well, as data with a ``code``.
     """
 
     id: str
@@ -298,6 +300,12 @@ class NodeView(View):
     enrolled_at: AwareDatetime | None = None
     revoked_at: AwareDatetime | None = None
     public_key: str | None = None
+    observed_at: AwareDatetime | None = None
+    stale_since: AwareDatetime | None = None
+    accepted_at: AwareDatetime | None = None
+    acceptance: dict[str, Any] = Field(default_factory=dict[str, Any])
+    outcomes: dict[str, Any] = Field(default_factory=dict[str, Any])
+    reason: dict[str, Any] | None = None
     gpus: int
     inventory_at: AwareDatetime
     resources: list[ResourceView]
@@ -319,6 +327,7 @@ class GpuView(View):
     ruler: int
     layout_generation: int
     unbookable_reason: str | None
+    stale_since: AwareDatetime | None = None
 
 
 class AtomView(View):
@@ -333,6 +342,7 @@ class AtomView(View):
     share: ShareText
     bookable: bool
     reason: str | None
+    stale_since: AwareDatetime | None = None
     attributes: dict[str, Any]
 
 

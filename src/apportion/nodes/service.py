@@ -12,6 +12,7 @@ from apportion.geometry import boards
 from apportion.nodes import rules
 from apportion.nodes.assignments import ask_anew, assign, hold_nodes_of, withdraw
 from apportion.nodes.atoms import SPLIT
+from apportion.nodes.awaiting import reason_of
 from apportion.nodes.contract import (
     Node,
     find_node,
@@ -32,11 +33,14 @@ from apportion.nodes.join_tokens import create_join_token, list_join_tokens, rev
 from apportion.nodes.joining import enroll, key_of, revoke_node
 from apportion.nodes.links import nvlink_domains
 from apportion.nodes.on_demand import NEEDS_RESET
+from apportion.nodes.reports import same_again
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
+from apportion.nodes.staleness import Watch
 from apportion.nodes.units import MIG_UNIT, SHARING_UNIT
 from apportion.placement import AtomState, GpuState, NodeState
 from apportion.placement.asks import AtomClass
 from apportion.placement.selectors import GROUP_KEYS
+from apportion.pools.policy import read_stored
 from apportion.pools.service import offered_pools
 from apportion.quantities.shares import exact_text
 from apportion.quantities.units import from_multirange, span, to_multirange
@@ -54,6 +58,7 @@ __all__ = [
     "Cut",
     "FleetState",
     "Node",
+    "Watch",
     "allocation_id",
     "ask_anew",
     "assign",
@@ -83,6 +88,7 @@ __all__ = [
     "revoke_join_token",
     "revoke_node",
     "rules",
+    "same_again",
     "set_layout_from",
     "set_pin",
     "spec_of",
@@ -140,6 +146,8 @@ register(
         "nodes_public_key_length",
         "nodes_enrolled_whole",
         "nodes_revoked_had_key",
+        "nodes_outcomes_is_object",
+        "nodes_acceptance_is_object",
         "assignments_state_known",
         "assignments_reason_coded",
         "assignments_generation_counted",
@@ -189,9 +197,10 @@ async def list_nodes(
     pool_id: str | None = None,
     name: str | None = None,
     health: str | None = None,
+    stale: bool | None = None,
 ) -> list[NodeView]:
     """Return the nodes of the caller's pools by id, whoever owns the machines."""
-    filters = {"pool_id": pool_id, "name": name, "health": health}
+    filters = {"pool_id": pool_id, "name": name, "health": health, "stale": stale}
     return await _nodes(runtime, caller, {**filters, "after": after, "limit": limit})
 
 
@@ -350,6 +359,7 @@ async def _nodes(runtime: Runtime, caller: Caller, filters: Mapping[str, object]
         "pool_id": None,
         "name": None,
         "health": None,
+        "stale": None,
     }
     async with transaction(runtime.db) as connection:
         cursor = await connection.execute(
@@ -414,7 +424,9 @@ def _node_view(row: Mapping[str, Any]) -> NodeView:
         )
         for each in row["resources"]
     ]
-    return NodeView.model_validate({**row, "resources": resources})
+    followed = row["agent"] is not None and row["pool_agent"] != "none"
+    reason = reason_of(row, read_stored(row["policy"]), followed=followed)
+    return NodeView.model_validate({**row, "resources": resources, "reason": reason})
 
 
 def _atom_view(row: Mapping[str, Any]) -> AtomView:

@@ -44,6 +44,11 @@ async def take_report(
     node's report or a generation that was never asked for, and what an inventory can be refused
     for.
     """
+    if caller.node_id is not None:
+        async with transaction(runtime.db) as connection:
+            generation = await nodes.same_again(runtime, connection, caller.node_id, report)
+        if generation is not None:
+            return _taken_in(report, generation)
 
     async def work(connection: Connection) -> ReportAnswer:
         found = await nodes.find_node(connection, caller, node_id)
@@ -54,14 +59,19 @@ async def take_report(
         )
         if accepted:
             await _let_go_if_done(runtime, connection, pool, node["uid"], report)
+            return _taken_in(report, node["spec_generation"])
         return ReportAnswer(
-            accepted=accepted,
-            reason=None if accepted else "report_out_of_order",
+            accepted=False,
+            reason="report_out_of_order",
             generation=node["spec_generation"],
-            sequence=report.sequence if accepted else node["report_sequence"],
+            sequence=node["report_sequence"],
         )
 
     return await retrying(runtime.db, work)
+
+
+def _taken_in(report: NodeReport, generation: int) -> ReportAnswer:
+    return ReportAnswer(accepted=True, reason=None, generation=generation, sequence=report.sequence)
 
 
 async def _let_go_if_done(

@@ -8,6 +8,8 @@ from apportion.placement.state import AtomState, GpuState, NodeState
 
 def why_never(node: NodeState, ask: Ask) -> str | None:
     """Name what keeps the node's GPUs from serving an ask, whatever is held; or None."""
+    if node.stale_since is not None:
+        return "node_stale"
     if not node.healthy:
         return "node_unhealthy"
     for device in ask.devices:

@@ -254,7 +254,8 @@ def _told_apart(ask: Ask) -> bool:
 
 
 def _signature(node: NodeState) -> Hashable:
-    return node.healthy, frozenset(Counter(map(_gpu_signature, node.gpus)).items())
+    well = node.healthy, node.stale_since is not None
+    return *well, frozenset(Counter(map(_gpu_signature, node.gpus)).items())
 
 
 def _gpu_signature(gpu: GpuState) -> Hashable:

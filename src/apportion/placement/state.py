@@ -235,7 +235,7 @@ class NodeState:
 
     ``vcpu_free`` and ``memory_free`` are what is free in every window: at least 0, also where an
     overcommitted host shrank below its use. ``last_start`` and ``first_end`` are those of all that
-    is held of the host.
+    is held of the host. ``stale_since`` is from when on nobody has heard of it.
     """
 
     id: int
@@ -244,6 +244,7 @@ class NodeState:
     memory_mib: int
     gpus: tuple[GpuState, ...] = ()
     healthy: bool = True
+    stale_since: int | None = None
     held: dict[str, HostHeld] = field(default_factory=dict[str, HostHeld])
     vcpu_free: int = field(init=False)
     memory_free: int = field(init=False)

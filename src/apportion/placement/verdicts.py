@@ -20,6 +20,7 @@ HELP: Final[dict[str, str]] = {
     "host_resources_short": "ask for less CPU or memory, or wait",
     "gpu_unbookable": "see `apportion atom list --unbookable` for the reason of each",
     "node_unhealthy": "see `apportion node list`",
+    "node_stale": "wait for its agent to be heard of again; see `apportion node list --stale`",
     "search_exhausted": "ask for fewer different pieces in one reservation",
 }
 
@@ -34,6 +35,7 @@ LASTING: Final = frozenset(
         "larger_than_any_node",
         "gpu_unbookable",
         "node_unhealthy",
+        "node_stale",
     }
 )
 """What holds in every window, whoever has what."""
@@ -95,6 +97,7 @@ WORDS: Final[dict[str, str]] = {
     "host_resources_short": "short of CPU or memory",
     "gpu_unbookable": "with too few GPUs that can be booked",
     "node_unhealthy": "not healthy",
+    "node_stale": "not heard of",
     "search_exhausted": "too intricate to search to the end",
 }
 

@@ -47,6 +47,8 @@ HUGEPAGE_SIZES_MIB: Final = {"2Mi": 2, "1Gi": 1024}
 class AcceptanceStep(OpenSection):
     """A check that a new machine must pass; parameters beside ``kind`` are those of the kind."""
 
+    model_config = ConfigDict(extra="allow")
+
     kind: ShortName
 
 
@@ -150,6 +152,10 @@ class PoolPolicy(OpenSection):
         min_length=1,
         max_length=32,
         description="Who may vouch for a machine that joins.",
+    )
+    report_interval: Duration = Field(
+        default=timedelta(seconds=10),
+        description="How often agents report; a node is stale after three that did not come.",
     )
     max_pending: DurationOrNone = Field(
         default=PENDING_DEFAULT, description="How long what cannot be placed may wait."

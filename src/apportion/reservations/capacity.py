@@ -8,7 +8,7 @@ from apportion.authority.service import Caller
 from apportion.placement import GpuState, PoolIndex
 from apportion.placement.asks import AtomClass
 from apportion.pools.service import load_record
-from apportion.reservations.fleet import Fleet, micros
+from apportion.reservations.fleet import Fleet, instant_of, micros
 from apportion.reservations.schemas import FreeOfClass, PoolCapacity
 from apportion.reservations.slack import held_until
 from apportion.store.connections import transaction
@@ -33,12 +33,15 @@ async def pool_capacity(
     index.advance(micros(now))
     window = micros(now), micros(held_until(now + length, pool))
     gpus = [gpu for node in index.nodes.values() if node.healthy for gpu in node.gpus]
+    stale = [node.stale_since for node in index.nodes.values() if node.stale_since is not None]
     there = {cls for gpu in gpus for cls in gpu.classes}
     return PoolCapacity(
         pool_id=pool_id,
         at=now,
         until=now + length,
         nodes=len(index.nodes),
+        stale_nodes=len(stale),
+        stale_since=instant_of(min(stale)) if stale else None,
         free=[_free(index, cls, gpus, window) for cls in _CLASSES if cls in there],
     )
 

@@ -119,7 +119,7 @@ class Planner:
     ) -> None:
         self._fleet = fleet
         self._pools = pools
-        self._reasons = Reasons(pools, archived, now)
+        self._reasons = Reasons(fleet, pools, archived, now)
         self._quotas = quotas
         self._now = now
         self._peaks: dict[tuple[str | None, str], dict[str, Decimal]] = {}

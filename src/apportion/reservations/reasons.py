@@ -1,7 +1,7 @@
 """Why a draft gets nothing, in words and as data: what it waits for, or why it fails."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
@@ -22,6 +22,7 @@ from apportion.pools.service import (
 from apportion.quantities.windows import format_instant
 from apportion.reservations import topics
 from apportion.reservations.admission import Draft
+from apportion.reservations.fleet import Fleet, instant_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,13 @@ class Reasons:
     """Words for what the pools that drafts name do not give them at one instant."""
 
     def __init__(
-        self, pools: Mapping[PoolUse, PoolRecord], archived: Collection[str], now: datetime
+        self,
+        fleet: Fleet,
+        pools: Mapping[PoolUse, PoolRecord],
+        archived: Collection[str],
+        now: datetime,
     ) -> None:
+        self._fleet = fleet
         self._pools = pools
         self._archived = archived
         self._now = now
@@ -227,12 +233,23 @@ class Reasons:
             "hint": merged.hint,
             **self._story(draft),
             "nodes": merged.nodes,
-            "reasons": [{"code": each.code, "count": each.count} for each in merged.reasons],
+            "reasons": [
+                {"code": each.code, "count": each.count, **self._since(each.code, verdicts)}
+                for each in merged.reasons
+            ],
             **({"members": _room_for(draft, verdicts)} if draft.members > 1 else {}),
             **({"quota": _shorts(short)} if short else {}),
             **({"gone": gone} if gone else {}),
         }
         return self._waiting(draft, reason, verdicts, short)
+
+    def _since(self, code: str, pool_ids: Iterable[str]) -> dict[str, str]:
+        """Say since when the first of the nodes is not heard of, where that is the reason."""
+        if code != "node_stale":
+            return {}
+        nodes = [n for each in pool_ids for n in self._fleet.indexes[each].nodes.values()]
+        since = min(node.stale_since for node in nodes if node.stale_since is not None)
+        return {"since": format_instant(instant_of(since))}
 
 
 def codes(reason: Mapping[str, Any]) -> list[str]:

@@ -373,10 +373,16 @@ class FreeOfClass(View):
 
 
 class PoolCapacity(View):
-    """What is free in a pool from ``at`` on until ``until``, by class."""
+    """What is free in a pool from ``at`` on until ``until``, by class.
+
+    Of its ``nodes``, ``stale_nodes`` are not heard of, the first since ``stale_since``: nothing of
+    them counts as free.
+    """
 
     pool_id: str
     at: AwareDatetime
     until: AwareDatetime
     nodes: int
+    stale_nodes: int = 0
+    stale_since: AwareDatetime | None = None
     free: list[FreeOfClass]

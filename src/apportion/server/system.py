@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from apportion.authority.service import (
     issue_token,
 )
 from apportion.errors import ApportionError, InvalidInputError, UnavailableError
-from apportion.nodes.service import sync_placements
+from apportion.nodes.service import Watch, sync_placements
 from apportion.partitions.service import Gate
 from apportion.reservations.service import Reservations
 from apportion.store import embedded
@@ -32,6 +32,8 @@ TICK_SECONDS: Final = 1.0
 TOKEN_FILE: Final = "root.token"  # noqa: S105 - the name of a file
 KEY_FILE: Final = "server.key"
 _KEY_BYTES: Final = 32
+
+Step = Callable[[], Awaitable[object]]
 
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +74,13 @@ async def running(
         await _bootstrap(runtime, state / TOKEN_FILE)
         reservations = Reservations(runtime)
         dispatcher = Dispatcher(runtime, webhook_networks)
-        for work in (_tick(Gate(runtime), reservations), dispatcher.run()):
+        steps = {
+            # The gate first: what it lets go makes room for what waits.
+            "gate": Gate(runtime).advance,
+            "watch": Watch(runtime).advance,
+            "lifecycle": reservations.lifecycle.advance,
+        }
+        for work in (_tick(steps, reservations.lifecycle.hint), dispatcher.run()):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         yield System(runtime, reservations, state / TOKEN_FILE, webhook_networks)
 
@@ -91,18 +99,16 @@ async def _bootstrap(runtime: Runtime, token_file: Path) -> None:
         _write_secret(token_file, issued.token)
 
 
-async def _tick(gate: Gate, reservations: Reservations) -> None:
-    hint = reservations.lifecycle.hint
+async def _tick(steps: Mapping[str, Step], hint: asyncio.Event) -> None:
     while True:
-        # The gate first: what it lets go makes room for what waits.
-        await _attempt("gate", gate.advance)
-        await _attempt("lifecycle", reservations.lifecycle.advance)
+        for name, step in steps.items():
+            await _attempt(name, step)
         with suppress(TimeoutError):
             await asyncio.wait_for(hint.wait(), TICK_SECONDS)
         hint.clear()
 
 
-async def _attempt(name: str, step: Callable[[], Awaitable[object]]) -> None:
+async def _attempt(name: str, step: Step) -> None:
     """Do a step of the clock; what fails in it the next tick makes up for.
 
     A loop that died would let windows pass unnoticed, and so would a step that kept others away.

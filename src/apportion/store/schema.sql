@@ -238,6 +238,14 @@ CREATE TABLE nodes (
     attestor text,
     enrolled_at timestamptz,
     revoked_at timestamptz,
+    -- The node's own, as of its last report: how far its units have come, and what it passed as a new one;
+    -- report_digest tells whether the next report says the same. accepted_at is when it had passed all.
+    report_digest bytea,
+    outcomes jsonb NOT NULL DEFAULT '{}',
+    acceptance jsonb NOT NULL DEFAULT '{}',
+    accepted_at timestamptz,
+    -- Since when a node that has a key is not heard of.
+    stale_since timestamptz,
     CONSTRAINT nodes_pkey PRIMARY KEY (id),
     CONSTRAINT nodes_uid_key UNIQUE (uid),
     CONSTRAINT nodes_name_key UNIQUE (pool_id, name),
@@ -260,8 +268,11 @@ CREATE TABLE nodes (
     CONSTRAINT nodes_enrolled_whole CHECK (
         num_nonnulls(public_key, attestor, enrolled_at) IN (0, 3)
     ),
-    CONSTRAINT nodes_revoked_had_key CHECK (revoked_at IS NULL OR public_key IS NOT NULL)
+    CONSTRAINT nodes_revoked_had_key CHECK (revoked_at IS NULL OR public_key IS NOT NULL),
+    CONSTRAINT nodes_outcomes_is_object CHECK (jsonb_typeof(outcomes) = 'object'),
+    CONSTRAINT nodes_acceptance_is_object CHECK (jsonb_typeof(acceptance) = 'object')
 );
+CREATE INDEX nodes_heard_of ON nodes (pool_id) WHERE public_key IS NOT NULL AND stale_since IS NULL;
 
 -- Lets one machine join a pool, once. Only a keyed hash of it is kept, like a token's. A used one stays,
 -- and names the node that it let in.

@@ -50,11 +50,18 @@ class Nodes(Asking):
         pool_id: str | None = None,
         name: str | None = None,
         health: Literal["healthy", "degraded", "no_capacity"] | None = None,
+        stale: bool | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[NodeView]:
-        """List nodes by id."""
-        query = {"pool_id": pool_id, "name": name, "health": health, "limit": limit}
+        """List nodes by id; ``stale`` ones are those that nobody hears of."""
+        query: Query = {
+            "pool_id": pool_id,
+            "name": name,
+            "health": health,
+            "stale": stale,
+            "limit": limit,
+        }
         return self._list(path_of("nodes"), NodeView, query, cursor)
 
     def get_node(self, node_id: str) -> NodeView:

@@ -1,0 +1,92 @@
+"""What a report leaves behind, and the short way of one that says what the last one said."""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from apportion.authority.service import Caller
+from apportion.events.service import Event, append
+from apportion.nodes.schemas import NodeReport
+from apportion.pools.service import PoolRecord
+from apportion.quantities.windows import format_instant
+from apportion.store.connections import Connection
+from apportion.store.runtime import Runtime
+from apportion.store.sql import load
+
+_QUERIES: Final = load("apportion.nodes")
+
+LOOKED_AT_EVERY: Final = timedelta(minutes=10)
+"""How long a report that says the same is believed to mean the same: bookings come and go."""
+
+_NUMBERS: Final = {"sequence", "observed_generation"}
+
+
+def digest_of(report: NodeReport) -> bytes:
+    """Return what tells whether two reports say the same, but for their numbers."""
+    return hashlib.sha256(report.model_dump_json(exclude=_NUMBERS).encode()).digest()
+
+
+async def same_again(
+    runtime: Runtime, connection: Connection, node_id: str, report: NodeReport
+) -> int | None:
+    """Note that a node says what it said last; None where it does not, and it is to be taken in.
+
+    Returns the generation of its spec. It holds nothing but the node's row, for one statement: most
+    reports of a fleet are such.
+    """
+    now = runtime.now()
+    cursor = await connection.execute(
+        _QUERIES["same_again"],
+        {
+            "uid": node_id,
+            "sequence": report.sequence,
+            "observed": report.observed_generation,
+            "digest": digest_of(report),
+            "fresh": now - LOOKED_AT_EVERY,
+            "now": now,
+        },
+    )
+    row = await cursor.fetchone()
+    return None if row is None else int(row["spec_generation"])
+
+
+async def tell(
+    runtime: Runtime,
+    connection: Connection,
+    caller: Caller,
+    *,
+    pool: PoolRecord,
+    node: Mapping[str, Any],
+    report: NodeReport,
+    passed: bool,
+) -> None:
+    """Tell what a report that was taken in changed; ``node`` is the node as it was before."""
+    facts: dict[str, object] = {"pool_id": pool.id, "name": node["name"]}
+    told: list[Event] = []
+    last = node["report_sequence"]
+    if node["public_key"] is not None and last is not None and report.sequence > last + 1:
+        gap = {"first": last + 1, "last": report.sequence - 1}
+        told.append(Event("node.reports_missed", pool.tenant_id, node["uid"], facts | gap))
+    if node["stale_since"] is not None:
+        before = {"stale_since": format_instant(node["stale_since"])}
+        told.append(
+            Event(
+                "node.returned",
+                pool.tenant_id,
+                node["uid"],
+                facts | before,
+                before=before,
+                after={"stale_since": None},
+            )
+        )
+    results = {name: each.model_dump() for name, each in report.acceptance.items()}
+    if pool.policy.acceptance and node["accepted_at"] is None:
+        checks: dict[str, object] = {"checks": results}
+        if passed:
+            told.append(
+                Event("node.accepted", pool.tenant_id, node["uid"], facts | checks, after=checks)
+            )
+        elif results != node["acceptance"] and results:
+            told.append(Event("node.not_accepted", pool.tenant_id, node["uid"], facts | checks))
+    await append(connection, caller, runtime.now(), told)
