@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from trust_machine import Machine
 
+from apportion.nodes.service import Watch
 from apportion.partitions.service import Gate
 from apportion.store.connections import transaction
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
@@ -22,11 +23,47 @@ def documented():
     return dict(re.findall(r"^\| `([a-z._]+)` \|[^|]*\|[^|]*\| ([^|]*) \|$", text, re.MULTILINE))
 
 
-def join_and_leave(client, pool):
-    """Let a machine join by itself, and refuse it."""
+def split_anew(client, pool):
+    """Ask for other slots, take that back, and ask for them again."""
+    for version, replicas in ((1, 2), (2, 4), (3, 2)):
+        client.update_pool(pool.id, {"version": version, "policy": {"replicas": replicas}})
+
+
+def plan_series(client, pool):
+    """Reserve a window that comes again, far ahead."""
+    days = {"days": ["mon"], "start": "09:00", "end": "17:00", "zone": "UTC", "count": 1}
+    client.create_series(
+        {
+            "pool_id": pool.id,
+            "devices": [{"class": "gpu"}],
+            "recurrence": {**days, "from": "2036-12-01"},
+        }
+    )
+
+
+def hook_on_and_off(client):
+    """Make a webhook, silence it, remove it."""
+    hook = client.create_webhook({"name": "h", "url": "https://example.com/"}).webhook
+    client.update_webhook(hook.id, {"version": 1, "enabled": False})
+    client.delete_webhook(hook.id)
+
+
+def join_and_pass(client, machine):
+    """Let a machine join by itself, and pass at the second attempt; one report gets lost."""
+    pool = client.create_pool(pool_of("H100", name="new", acceptance=[{"kind": "diag.nvml"}]))
     client.revoke_join_token(client.create_join_token(pool.id, {"name": "m"}).record.id)
-    let_in = client.create_join_token(pool.id, {"name": "m"})
-    client.revoke_node(Machine("s2").join(client, let_in.token).node_id)
+    machine.join(client, client.create_join_token(pool.id, {"name": "m"}).token)
+    machine.say(client, acceptance={"diag.nvml": {"passed": False}})
+    machine.sequence += 1
+    machine.say(client, acceptance={"diag.nvml": {"passed": True}})
+
+
+async def fall_silent(runtime, clock):
+    """Let so much time go by that a node is not heard of."""
+    watch = Watch(runtime)
+    for _ in range(8):
+        clock.advance(seconds=5)
+        await watch.advance()
 
 
 def hand_out(client):
@@ -48,6 +85,7 @@ def hand_out(client):
 @pytest.fixture
 def story(with_client, clock, runtime, reservations):
     """Let everything happen once."""
+    machine = Machine("s2", clock=clock)
 
     def build(client):
         client.create_tenant({"id": "acme", "name": "Acme"})
@@ -79,9 +117,7 @@ def story(with_client, clock, runtime, reservations):
         node = client.join_node(slots.id, inventory("s1", gpu("T4", 0, node="s1")))
         client.update_node(node.id, {"mig_layout_from": "node"})
         client.create_reservation(ask(slots.id, device("gpu.slot"), duration="1h"))
-        join_and_leave(client, pool)
-        for version, replicas in ((1, 2), (2, 4), (3, 2)):
-            client.update_pool(slots.id, {"version": version, "policy": {"replicas": replicas}})
+        split_anew(client, slots)
         spread = client.create_pool(
             pool_of("H100", "timeslice", replicas=4, placement="spread", name="spread")
         )
@@ -93,21 +129,15 @@ def story(with_client, clock, runtime, reservations):
                 ask(spread.id, device("gpu.slot"), start=later, duration="4h")
             )
         assert client.defragment_pool(spread.id, {"free_gpus": True, "apply": True}).moves
-        days = {"days": ["mon"], "start": "09:00", "end": "17:00", "zone": "UTC", "count": 1}
-        client.create_series(
-            {
-                "pool_id": pool.id,
-                "devices": [{"class": "gpu"}],
-                "recurrence": {**days, "from": "2036-12-01"},
-            }
-        )
+        plan_series(client, pool)
         hand_out(client)
-        hook = client.create_webhook({"name": "h", "url": "https://example.com/"}).webhook
-        client.update_webhook(hook.id, {"version": 1, "enabled": False})
-        client.delete_webhook(hook.id)
+        join_and_pass(client, machine)
+        hook_on_and_off(client)
         return pool
 
     def finish(client, pool):
+        machine.say(client)
+        client.revoke_node(machine.node_id)
         client.archive_pool(pool.id)
         client.delete_tenant("acme")
 
@@ -119,6 +149,7 @@ def story(with_client, clock, runtime, reservations):
             clock.advance(minutes=minutes)
             await gate.advance()
             await reservations.lifecycle.advance()
+        await fall_silent(runtime, clock)
         await with_client(lambda client: finish(client, pool))
 
     return run

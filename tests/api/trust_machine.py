@@ -18,6 +18,8 @@ from apportion.testing.builders import MONDAY, gpu, inventory
 
 
 class Machine:
+    """A machine, before and after it has joined."""
+
     def __init__(self, name="m1", model="H100", *, seed=None, clock=lambda: MONDAY):
         self.name = name
         self.model = model
@@ -66,6 +68,7 @@ class Machine:
             {
                 "sequence": self.sequence,
                 "observed_generation": 1,
+                "converged": {"devices": 1},
                 "inventory": self.inventory(),
                 **changes,
             }
@@ -97,6 +100,17 @@ class Machine:
         http = client._connection._http
         answer = http.request(**self.request("POST", "/v1/join", self.enrolling(token)))
         return self.joined(answer, token)
+
+    def say(self, client, **changes):
+        """Report over the same connection that all is as the spec asks."""
+        http = client._connection._http
+        path = f"/v1/nodes/{self.node_id}"
+        asked = http.request(**self.request("GET", f"{path}/spec"))
+        spec = self.believe(asked, NodeSpec)
+        done = dict.fromkeys(spec.units, spec.generation)
+        report = self.report(observed_generation=spec.generation, converged=done, **changes)
+        answer = http.request(**self.request("POST", f"{path}/report", report))
+        return self.believe(answer, ReportAnswer)
 
 
 class Line:

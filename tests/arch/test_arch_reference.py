@@ -80,9 +80,12 @@ def test_every_reason_of_an_atom_is_documented():
     )
     queries = (SOURCE / "nodes" / "queries.sql").read_text("utf-8")
     written = set(re.findall(r"reason = '(\w+)'", queries))
+    written |= set(re.findall(r"stale_since IS NOT NULL THEN '(\w+)'", queries))
     written |= set(re.findall(r'reason(?: = |=)"(\w+)"', code))
     written |= set(re.findall(r'return "(failed)"', code))
-    named = "PARTITION_PENDING|NOT_CONVERGED|SPLIT|MISSING|NEEDS_RESET|FOREIGN"
+    named = (
+        "PARTITION_PENDING|NOT_CONVERGED|NOT_CHECKED|NOT_PASSED|SPLIT|MISSING|NEEDS_RESET|FOREIGN"
+    )
     written |= set(re.findall(rf'(?:{named}): Final = "(\w+)"', code))
     assert documented == written
 

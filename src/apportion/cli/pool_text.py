@@ -63,7 +63,12 @@ def capacity_lines(capacity: "PoolCapacity") -> list[str]:
         (each.class_, "unknown" if each.free is None else each.free, _largest(each))
         for each in capacity.free
     ]
-    return ["", table(("free for an hour", "in all", "largest request"), rows)] if rows else []
+    lines = ["", table(("free for an hour", "in all", "largest request"), rows)] if rows else []
+    if capacity.stale_since is not None:
+        since = both_zones(capacity.stale_since)
+        of = f"{capacity.stale_nodes:,} of {capacity.nodes:,} nodes"
+        lines += ["", f"{of} are not heard of and count for nothing, the first since {since}"]
+    return lines
 
 
 def _largest(free: "FreeOfClass") -> str:

@@ -101,6 +101,7 @@ BAD = [
         "join-token",
         "join-token",
     ),
+    ("mig", {"reportInterval": "0s"}, "reportInterval", "0s", None),
     ("mig", {"maxPending": 6}, "maxPending", 6, f"{DURATION}, or 0s"),
     ("mig", {"maxPending": "6 h"}, "maxPending", "6 h", f"{DURATION}, or 0s"),
     ("mig", {"reserveAfter": "soon"}, "reserveAfter", "soon", f"{DURATION}, or 0s"),
