@@ -23,6 +23,13 @@ def documented():
     return dict(re.findall(r"^\| `([a-z._]+)` \|[^|]*\|[^|]*\| ([^|]*) \|$", text, re.MULTILINE))
 
 
+def build_and_leave(client):
+    """Make a site, move it, and give it up."""
+    site = client.create_site({"name": "hall", "region": "north"})
+    client.update_site(site.id, {"region": "south"})
+    client.delete_site(site.id)
+
+
 def split_anew(client, pool):
     """Ask for other slots, take that back, and ask for them again."""
     for version, replicas in ((1, 2), (2, 4), (3, 2)):
@@ -98,9 +105,7 @@ def story(with_client, clock, runtime, reservations):
         )
         client.update_policy(policy.id, {"version": 1, "description": "d"})
         client.delete_policy(policy.id)
-        site = client.create_site({"name": "hall", "region": "north"})
-        client.update_site(site.id, {"region": "south"})
-        client.delete_site(site.id)
+        build_and_leave(client)
         pool = client.create_pool(pool_of("H100", maxPending="1h"))
         client.update_pool(pool.id, {"version": 1, "policy": {"maxPending": "2h"}})
         client.offer_pool(pool.id, "acme", {"quota": {"gpu": 1}})

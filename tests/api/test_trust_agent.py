@@ -239,15 +239,20 @@ async def test_a_report_that_the_disk_lost_holds_up_no_other(running, runtime):
     assert len(await events(runtime, "node.reports_missed")) == 1
 
 
-async def test_a_full_disk_keeps_no_report_from_getting_there(running, runtime):
-    for number in range(2, 6):
-        for name in (f"spool/.{number:020}.json.new", ".sequence.new"):
-            place = running.state / name
-            place.unlink(missing_ok=True)
-            place.symlink_to("/dev/full")
+async def test_a_disk_that_takes_nothing_keeps_no_report_from_getting_there(running, runtime):
+    (running.state / "spool").rename(running.state / "gone")
+    for number in range(2, 5):
         await on_node(running.round)
         assert (await row(runtime))["report_sequence"] == number
-    assert running.spooled == []
+    running.line.cut = "before"
+    for _ in range(3):  # one is kept in memory, the newest
+        await on_node(running.round)
+    running.line.cut = None
+    (running.state / "gone").rename(running.state / "spool")
+    await on_node(running.round)
+    assert (await row(runtime))["report_sequence"] == 8
+    [gap] = await events(runtime, "node.reports_missed")
+    assert (gap["first"], gap["last"]) == (5, 6)
 
 
 async def test_a_state_that_was_lost_counts_on_from_what_the_server_has(running, runtime):

@@ -12,7 +12,7 @@ from apportion.errors import (
     InvalidStateError,
     UnauthenticatedError,
 )
-from apportion.nodes.attesting import Voucher, add_attestor
+from apportion.nodes.attesting import JoinTokens, Voucher, add_attestor
 from apportion.store.connections import transaction
 from apportion.testing.builders import gpu, inventory, pool_of
 
@@ -147,7 +147,10 @@ async def test_a_token_is_for_the_class_that_is_meant(token):
         await token(expires_in="31d")
 
 
-async def test_a_pool_says_who_may_vouch(line, token, with_client, pool):
+async def test_a_pool_says_who_may_vouch(line, token, with_client, pool, monkeypatch):
+    monkeypatch.setattr("apportion.pools.policy_rules._ATTESTORS", {"join-token"})
+    monkeypatch.setattr("apportion.nodes.attesting._attestors", {"join-token": JoinTokens()})
+
     class Nobody:
         async def vouch(self, *_):
             return Voucher("tpm", "root", pool.id)
