@@ -1,4 +1,4 @@
-"""This machine put together for the loop: what observes it, and the units that make it what is asked.
+"""This machine put together for the loop: what observes it, and the units that it has.
 
 A unit that the agent is to have is added here.
 """
@@ -49,9 +49,7 @@ def machine(
     yield _without_driver(state, name, problem)
 
 
-def _with_driver(
-    driver: Driver, state: Path, node: str, now: Callable[[], datetime]
-) -> Machine:
+def _with_driver(driver: Driver, state: Path, node: str, now: Callable[[], datetime]) -> Machine:
     root = host_root()
     boot_id = read_host(root).boot_id
     remembered = Remembered(state / GPUS_FILE, boot_id)
@@ -75,9 +73,7 @@ def _without_driver(state: Path, node: str, problem: str) -> Machine:
     root = host_root()
     remembered = Remembered(state / GPUS_FILE, read_host(root).boot_id)
     return Machine(
-        observe=lambda: inventory(
-            None, remembered, root, node=node, agent=AGENT, problem=problem
-        )
+        observe=lambda: inventory(None, remembered, root, node=node, agent=AGENT, problem=problem)
     )
 
 
@@ -90,7 +86,9 @@ def read_inventory(path: Path) -> Mapping[str, Any]:
             f"cannot be read: {error.strerror}", field="inventory", given=str(path)
         ) from error
     except ValueError as error:
-        raise UnavailableError(f"is no JSON: {error}", field="inventory", given=str(path)) from error
+        raise UnavailableError(
+            f"is no JSON: {error}", field="inventory", given=str(path)
+        ) from error
     if not isinstance(document, dict):
         raise UnavailableError("is no inventory document", field="inventory", given=str(path))
     return cast("Mapping[str, Any]", document)

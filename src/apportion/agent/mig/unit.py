@@ -29,8 +29,6 @@ _ROUNDS: Final = 6
 class MigLayout:
     """Makes the GPUs of a node what the spec asks, and leaves alone what is used or not ours."""
 
-    name: Final = "mig-layout"
-
     def __init__(
         self, driver: Driver, journal: Journal, holds: Callable[[], Collection[Hold]]
     ) -> None:
@@ -38,6 +36,11 @@ class MigLayout:
         self._driver = driver
         self._journal = journal
         self._holds = holds
+
+    @property
+    def name(self) -> str:
+        """The unit's name in the spec."""
+        return "mig-layout"
 
     def converge(self, wanted: Wanted | None, now: datetime) -> Outcome:  # noqa: ARG002 - the contract of units
         """Take all safe steps on all GPUs: what one GPU waits for does not hold up another."""
