@@ -10,15 +10,22 @@ pytestmark = pytest.mark.anyio
 
 
 class Work:
-    """Answers an ask with itself twice, when it is let; refuses what is negative."""
+    """Answers an ask with itself twice, when it is let; refuses what is negative.
 
-    def __init__(self):
+    With ``decides`` the next group may begin as soon as one has its asks.
+    """
+
+    def __init__(self, *, decides=False):
         self.groups = []
+        self.decides = decides
         self.go = asyncio.Event()
         self.go.set()
 
-    async def __call__(self, asks):
+    async def __call__(self, asks, go_on):
         self.groups.append(list(asks))
+        if self.decides:
+            go_on()
+            go_on()  # to say it twice means no more
         await self.go.wait()
         for ask in asks:
             if ask < 0:
@@ -92,3 +99,53 @@ async def test_nothing_is_done_for_who_left_before_it_began_and_the_others_are_s
     assert await stays == 6
     assert work.groups == [[1], [3]]
     assert await groups.ask(None, 4) == 8
+
+
+async def test_the_next_group_begins_when_it_is_let_and_two_at_most_are_at_work():
+    work = Work(decides=True)
+    groups = Groups(work, most=1)
+    work.go.clear()
+    coming = await come(groups, 1, 2, 3, 4)
+    assert work.groups == [[1], [2]]  # the second one beside the first, which is not through
+    work.go.set()
+    assert await asyncio.gather(*coming) == [2, 4, 6, 8]
+    assert work.groups == [[1], [2], [3], [4]]
+    assert await groups.ask(None, 5) == 10
+
+
+async def test_who_comes_when_all_have_decided_begins_at_once_but_for_a_third_group():
+    work = Work(decides=True)
+    groups = Groups(work, most=100)
+    work.go.clear()
+    coming = [(await come(groups, number))[0] for number in range(1, 5)]
+    assert work.groups == [[1], [2]]
+    work.go.set()
+    assert await asyncio.gather(*coming) == [2, 4, 6, 8]
+    assert work.groups == [[1], [2], [3, 4]]
+
+
+async def test_a_group_that_fails_after_it_let_the_next_one_begin_costs_that_one_nothing():
+    work = Work(decides=True)
+    groups = Groups(work, most=2)
+    work.go.clear()
+    coming = await come(groups, 1, -2, 3, 4, -5)
+    work.go.set()
+    answers = await asyncio.gather(*coming, return_exceptions=True)
+    assert [each for each in answers if isinstance(each, int)] == [2, 6, 8]
+    assert [str(each) for each in answers if not isinstance(each, int)] == [
+        "-2 is negative",
+        "-5 is negative",
+    ]
+
+
+async def test_who_waits_when_the_work_is_cancelled_is_told_so():
+    work = Work()
+    groups = Groups(work, most=100)
+    work.go.clear()
+    await come(groups, 1)
+    [waits] = await come(groups, 2)
+    [serving] = [task for task in asyncio.all_tasks() if "Groups._serve" in str(task.get_coro())]
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waits
+    assert work.groups == [[1]]

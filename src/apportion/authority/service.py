@@ -30,7 +30,7 @@ from apportion.signatures import PrivateKey, PublicKey, private_key
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection, transaction
 from apportion.store.errors import guards, register
-from apportion.store.groups import READ_MAX, Groups
+from apportion.store.groups import READ_MAX, GoOn, Groups
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 
@@ -178,7 +178,7 @@ class Identities:
         return [found.get(each) for each in asked]
 
     async def _find(
-        self, asked: Sequence[tuple[bytes, str | None]]
+        self, asked: Sequence[tuple[bytes, str | None]], _: GoOn
     ) -> list[Mapping[str, Any] | None]:
         now = self._runtime.now()
         different = list(dict.fromkeys(asked))

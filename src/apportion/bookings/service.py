@@ -1,7 +1,7 @@
 """Writing and reading bookings of GPU units and of host resources.
 
-Everything here runs in the caller's transaction. The order of locks is the same everywhere: turns,
-nodes, GPUs, bookings by (GPU, units), and last, elsewhere, quotas.
+Everything here runs in the caller's transaction. The order of locks is the same everywhere: nodes,
+GPUs, bookings by (GPU, units), and last, elsewhere, quotas.
 """
 
 from collections.abc import Collection, Sequence
@@ -47,7 +47,7 @@ from apportion.placement.asks import Split
 from apportion.placement.offers import PARTITION
 from apportion.quantities.units import to_multirange
 from apportion.store.batches import as_rows
-from apportion.store.connections import Connection
+from apportion.store.connections import Connection, one_trip
 from apportion.store.errors import Violation, guards, register
 from apportion.store.sql import load
 
@@ -92,7 +92,6 @@ __all__ = [
     "redeal",
     "release_partition_change",
     "shown_attributes",
-    "take_turn",
     "usage",
     "withdraw",
 ]
@@ -194,14 +193,6 @@ class PoolHeld:
     free_from: datetime | None
 
 
-async def take_turn(connection: Connection, pool_ids: Collection[str]) -> None:
-    """Wait, to the end of the transaction, for all others who take turns on one of these pools.
-
-    For those who lost a clash: many who plan at once plan the same, and only one of them wins.
-    """
-    await connection.execute(_QUERIES["take_turn"], {"pool_ids": sorted(pool_ids)})
-
-
 async def hold_gpus(connection: Connection, bookings: Sequence[NewBooking]) -> set[int]:
     """Wait for those who book the same GPUs, and return the GPUs that can be booked as planned.
 
@@ -246,7 +237,7 @@ async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[
     parameters = {"rows": as_rows(rows)}
     try:
         # Clashes are rare, and ON CONFLICT searches the constraint's index twice for every row.
-        async with connection.transaction():
+        async with one_trip(connection):
             await connection.execute(_QUERIES["insert_all"], parameters)
     except ExclusionViolation:
         cursor = await connection.execute(_QUERIES["insert_those_free"], parameters)

@@ -7,13 +7,20 @@ waits for those inside. So a reservation is there before an archive has committe
 Gates are advisory locks, which are given in the order of asking: were they row locks, an archive of
 a busy pool would wait for ever, because those who share a row overtake one who wants it alone. They
 come first of all locks, and several in one statement, so that two who want the same never deadlock.
+
+Behind the gates those who place take turns. Together, they plan at once what the database then has
+to judge; who lost to others plans alone, while nobody else places in the same pools, and cannot
+lose again: those who had been faster all the time would not have noticed, and gone on.
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Final, Literal
 
 from apportion.store.connections import Connection
 from apportion.store.sql import load
+
+Turn = Literal["together", "alone"]
+"""How somebody places in some pools: while others do, or not."""
 
 _QUERIES: Final = load("apportion.pools")
 
@@ -24,6 +31,11 @@ async def enter_gates(connection: Connection, names: Collection[str]) -> None:
     ``names`` are the pools' ids and that of the tenant that places.
     """
     await connection.execute(_QUERIES["enter_gates"], {"names": list(names)})
+
+
+async def take_turn(connection: Connection, pool_ids: Collection[str], turn: Turn) -> None:
+    """Wait until one can place in some pools, to the end of the transaction, which entered them."""
+    await connection.execute(_QUERIES[f"take_turn_{turn}"], {"names": list(pool_ids)})
 
 
 async def close_gates(connection: Connection, pool_ids: Collection[str]) -> None:

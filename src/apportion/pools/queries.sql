@@ -176,6 +176,22 @@ SELECT DISTINCT pool_id
 FROM offers
 WHERE tenant_id = ANY (%(lineage)s) AND (tenant_id = %(tenant_id)s OR include_descendants);
 
+-- name: take_turn_together
+SELECT pg_advisory_xact_lock_shared(turn)
+FROM (
+    SELECT DISTINCT hashtextextended(name, 0) AS turn
+    FROM unnest(%(names)s::text[]) AS name
+    ORDER BY turn
+) AS turns;
+
+-- name: take_turn_alone
+SELECT pg_advisory_xact_lock(turn)
+FROM (
+    SELECT DISTINCT hashtextextended(name, 0) AS turn
+    FROM unnest(%(names)s::text[]) AS name
+    ORDER BY turn
+) AS turns;
+
 -- name: enter_gates
 SELECT pg_advisory_xact_lock_shared(gate)
 FROM (

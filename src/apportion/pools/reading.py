@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from apportion.authority.service import Caller, hold_tenant, no_tenant
-from apportion.pools.gates import enter_gates
+from apportion.pools.gates import Turn, enter_gates, take_turn
 from apportion.pools.quotas import Quota, QuotaKey, quotas_by_key
 from apportion.pools.rows import (
     QUERIES,
@@ -95,9 +95,14 @@ async def hold_records(
 
 
 async def hold_with_quotas(
-    connection: Connection, callers: Iterable[Caller], pool_ids: Collection[str]
+    connection: Connection,
+    callers: Iterable[Caller],
+    pool_ids: Collection[str],
+    turn: Turn | None = None,
 ) -> tuple[dict[PoolUse, PoolRecord], dict[QuotaKey, Quota]]:
     """Do as `hold_records` for several callers, and return their quotas there too.
+
+    Whoever is to place takes a ``turn`` first.
 
     Those of the tenants above them are among them. What is left of a quota only `charge` knows in
     the end.
@@ -106,9 +111,11 @@ async def hold_with_quotas(
     lineages = {each for caller in tenants.values() for each in caller.lineage}
     asking = _asking((caller, pool_ids) for caller in tenants.values())
     of_whom = {"tenant_ids": sorted(lineages), "pool_ids": list(pool_ids)}
-    # One trip for all three; each statement sees what those had done who were waited for.
+    # One trip for all; each statement sees what those had done who were waited for.
     async with connection.pipeline():
         await enter_gates(connection, [*tenants, *pool_ids])
+        if turn is not None:
+            await take_turn(connection, pool_ids, turn)
         records = await connection.execute(QUERIES["records"], {"asking": asking})
         quotas = await connection.execute(QUERIES["quotas"], of_whom)
     return _by_use(await records.fetchall()), quotas_by_key(await quotas.fetchall())

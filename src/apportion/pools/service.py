@@ -4,7 +4,7 @@ from apportion.pools.amounts import EQUIVALENTS, show_amount, show_limit
 from apportion.pools.archiving import archive_pool
 from apportion.pools.changing import update_pool, validate_pool
 from apportion.pools.creating import create_pool
-from apportion.pools.gates import close_gates_of
+from apportion.pools.gates import Turn, close_gates_of
 from apportion.pools.offers import list_offers, offer_pool, unoffer_pool
 from apportion.pools.quotas import (
     Quota,
@@ -51,6 +51,7 @@ __all__ = [
     "PoolUse",
     "Quota",
     "QuotaKey",
+    "Turn",
     "archive_pool",
     "archived_pools",
     "changed_pools",

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
+
+from pydantic_core import to_json
 
 from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError
@@ -25,6 +27,9 @@ from apportion.reservations.schemas import (
 )
 from apportion.reservations.window_schemas import SeriesCreate
 from apportion.reservations.windows import LAST
+
+_ITS_OWN: Final = {"idempotency_key", "name"}
+"""What of a request says nothing of what is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +133,27 @@ def candidates(request: ReservationAsk) -> list[str]:
     return named
 
 
-def request_hash(request: ReservationCreate | SeriesCreate) -> bytes:
-    """Return what two requests share exactly when they ask for the same thing."""
-    # What is left at its default does not count: a later version may have more to leave out.
-    body = request.model_dump_json(
-        by_alias=True, exclude={"idempotency_key"}, exclude_defaults=True
-    )
-    return hashlib.sha256(body.encode()).digest()
+def asked_texts(requests: Sequence[ReservationCreate | SeriesCreate]) -> list[str]:
+    """Return of each request what it shares exactly with those that ask for the same by any name.
+
+    What is left at its default does not count: a later version may have more to leave out. To leave
+    it out takes long, so that is done once for all that say the same in the same words.
+    """
+    texts: dict[str, str] = {}
+    found: list[str] = []
+    for request in requests:
+        said = request.model_dump_json(exclude=_ITS_OWN, exclude_unset=True)
+        if said not in texts:
+            texts[said] = request.model_dump_json(
+                by_alias=True, exclude=_ITS_OWN, exclude_defaults=True
+            )
+        found.append(texts[said])
+    return found
+
+
+def request_hash(name: str | None, text: str) -> bytes:
+    """Return what two requests share exactly when they ask for the same by the same name."""
+    return hashlib.sha256(to_json([name]) + text.encode()).digest()
 
 
 def admit(request: ReservationAsk, pools: Sequence[PoolRecord]) -> Ask:

@@ -10,16 +10,16 @@ from apportion.errors import ApportionError, ConflictError, QuotaExceededError
 from apportion.pools.service import PoolRecord, find_all_records
 from apportion.quantities.ids import derive_id
 from apportion.reservations import rows
-from apportion.reservations.admission import Draft, request_hash
+from apportion.reservations.admission import Draft, asked_texts, request_hash
 from apportion.reservations.batches import plan_exactly
-from apportion.reservations.drafting import Identity, admitted, named_pools
+from apportion.reservations.drafting import Drafting, Identity, named_pools
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Refused, Waiting
 from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import BatchPlan, ReservationCreate
 from apportion.store.connections import transaction
-from apportion.store.groups import READ_MAX, Groups
+from apportion.store.groups import READ_MAX, GoOn, Groups
 from apportion.store.runtime import Runtime
 
 
@@ -68,19 +68,20 @@ class Creating:
         ids: Sequence[str],
         keyed: Collection[str],
     ) -> Created:
-        hashes = [request_hash(request) for request in requests]
+        texts = asked_texts(requests)
+        hashes = [request_hash(each.name, text) for each, text in zip(requests, texts, strict=True)]
         pool_ids = sorted({pool for each in requests for pool in named_pools(each)})
         pools = await self._records.ask(None, (caller, pool_ids))
         drafts: dict[str, Draft] = {}
         refused: dict[int, ApportionError] = {}
-        rights = Rights(caller, pools)
+        drafting = Drafting(caller, Rights(caller, pools))
         for at, request in enumerate(requests):
             if ids[at] in drafts:
                 continue
             try:
                 identity = Identity(ids[at], hashes[at])
                 now = self._runtime.now()
-                drafts[ids[at]] = admitted(caller, request, rights, identity, now)
+                drafts[ids[at]] = drafting.draft(request, texts[at], identity, now)
             except ApportionError as error:
                 refused[at] = error
         plans = await plan_exactly(self._runtime, list(drafts.values()), pools)
@@ -118,7 +119,7 @@ class Creating:
                 self._placed.notify_all()
 
     async def _find_records(
-        self, asking: Sequence[tuple[Caller, Sequence[str]]]
+        self, asking: Sequence[tuple[Caller, Sequence[str]]], _: GoOn
     ) -> list[dict[str, PoolRecord]]:
         async with transaction(self._runtime.db) as connection:
             found = await find_all_records(connection, asking)

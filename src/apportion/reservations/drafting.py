@@ -1,7 +1,7 @@
 """From a request to a draft: admitted to its pools, allowed by policies, held to windows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +24,35 @@ class Identity:
 
 NOBODY = Identity("", b"")
 """Of a draft that becomes no reservation: it is only looked where it could be placed."""
+
+
+class Drafting:
+    """Admits the requests of one caller; what those of a batch have in common is looked at once.
+
+    Requests that differ by their names alone are alike: whether one may have a place, and where it
+    may be, goes for all of them, as of the instant of the first.
+    """
+
+    def __init__(self, caller: Caller, rights: Rights) -> None:
+        self._caller = caller
+        self._rights = rights
+        self._alike: dict[str, Draft] = {}
+
+    def draft(self, request: ReservationAsk, text: str, identity: Identity, now: datetime) -> Draft:
+        """Return the draft of a request, whose ``asked_text`` is given; raises as `admitted`."""
+        alike = self._alike.get(text)
+        if alike is None:
+            draft = admitted(self._caller, request, self._rights, identity, now)
+            self._alike[text] = draft
+            return draft
+        return replace(
+            alike,
+            id=identity.id,
+            name=request.name,
+            request_hash=identity.request_hash,
+            pending_until=alike.pending_until + (now - alike.created_at),
+            created_at=now,
+        )
 
 
 def named_pools(request: PiecesAsk) -> list[str]:

@@ -14,6 +14,7 @@ from apportion.errors import ConflictError, QuotaExceededError
 from apportion.nodes import service as nodes
 from apportion.pools.service import (
     QuotaKey,
+    Turn,
     archived_pools,
     charge,
     hold_with_quotas,
@@ -24,14 +25,14 @@ from apportion.reservations.fleet import Fleet
 from apportion.reservations.plan import Decision, Placed, Planner
 from apportion.reservations.reasons import Refused
 from apportion.store.connections import Connection, retrying
-from apportion.store.groups import Groups
+from apportion.store.groups import GoOn, Groups
 from apportion.store.runtime import Runtime
 
 CLASHES_MAX: Final = 8
 """Clashes after which drafts that keep losing are answered CONFLICT."""
 
 TURNS_AFTER_CLASH: Final = 32
-"""The transactions after a clash that wait for their turn before they plan."""
+"""The transactions after a clash that place alone."""
 
 GROUP_MAX: Final = 200
 """The most drafts of several callers that are placed in one transaction."""
@@ -51,6 +52,17 @@ class _PartError(Exception):
 
 Prepare = Callable[[Connection], Awaitable[None]]
 """What is written before drafts that are placed all or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one transaction is to place, how, and whom to tell when all of it is decided."""
+
+    drafts: Sequence[Draft]
+    turn: Turn
+    decided_all: GoOn = lambda: None
+
+
 _Outcome = tuple[dict[str, Decision | None], bool]
 """What became final, and whether anything clashed with what others did."""
 
@@ -100,24 +112,30 @@ class Placer:
         named = frozenset(pool_id for draft in drafts for pool_id in draft.candidates)
         return await self._groups.ask(named, drafts)
 
-    async def _place_all(self, asks: Sequence[Sequence[Draft]]) -> list[dict[str, Decision | None]]:
-        decided = await self.place([draft for drafts in asks for draft in drafts])
+    async def _place_all(
+        self, asks: Sequence[Sequence[Draft]], go_on: GoOn
+    ) -> list[dict[str, Decision | None]]:
+        decided = await self.place([draft for drafts in asks for draft in drafts], go_on)
         return [{draft.id: decided[draft.id] for draft in drafts} for drafts in asks]
 
-    async def place(self, drafts: Sequence[Draft]) -> dict[str, Decision | None]:
+    async def place(
+        self, drafts: Sequence[Draft], decided_all: GoOn = lambda: None
+    ) -> dict[str, Decision | None]:
         """Decide every draft and write what came of it; each stands by itself.
 
         None means that the reservation is there already: a retry, or somebody else was faster with
-        a waiting one.
+        a waiting one. ``decided_all`` is called when all are decided and none is written: who
+        decides from then on sees in the pictures what these hold.
         """
         decided: dict[str, Decision | None] = {}
         queue: list[Draft] = list(drafts)
         named = frozenset(pool_id for draft in queue for pool_id in draft.candidates)
         clashes = 0
         while queue and clashes < CLASHES_MAX:
-            in_turn = named in self._crowded
-            final, clashed = await self._attempt(queue, partial(self._once, queue), in_turn=in_turn)
-            self._note(named, in_turn=in_turn, clashed=clashed)
+            turn: Turn = "alone" if named in self._crowded else "together"
+            work = _Work(queue, turn, decided_all)
+            final, clashed = await self._attempt(partial(self._once, work))
+            self._note(named, turn, clashed=clashed)
             decided.update(final)
             queue = [draft for draft in queue if draft.id not in final]
             clashes += clashed
@@ -128,14 +146,14 @@ class Placer:
             decided[draft.id] = Refused(draft, error)
         return decided
 
-    def _note(self, named: frozenset[str], *, in_turn: bool, clashed: bool) -> None:
-        """Remember where others place as well: from a clash on it is done in turn for a while.
+    def _note(self, named: frozenset[str], turn: Turn, *, clashed: bool) -> None:
+        """Remember where others place as well: from a clash on it is done alone for a while.
 
         Those who plan at once plan the same, and all but one of them have done it for nothing.
         """
         if clashed:
             self._crowded[named] = TURNS_AFTER_CLASH
-        elif in_turn:
+        elif turn == "alone":
             left = self._crowded.pop(named, 1) - 1
             if left:
                 self._crowded[named] = left
@@ -145,13 +163,10 @@ class Placer:
 
         Where not every decision is `Placed`, nothing was written, neither what ``prepare`` wrote.
         """
-
-        async def once(connection: Connection, tries: list[_Try]) -> _Outcome:
-            return await self._whole(connection, drafts, prepare, tries)
-
         for clashes in range(CLASHES_MAX):
+            work = _Work(drafts, "alone" if clashes else "together")
             try:
-                final, _ = await self._attempt(drafts, once, in_turn=clashes > 0)
+                final, _ = await self._attempt(partial(self._whole, work, prepare))
             except _PartError as part:
                 return list(part.decisions)
             if final:
@@ -161,20 +176,13 @@ class Placer:
         )
 
     async def _attempt(
-        self,
-        drafts: Sequence[Draft],
-        once: Callable[[Connection, list[_Try]], Awaitable[_Outcome]],
-        *,
-        in_turn: bool,
+        self, once: Callable[[Connection, list[_Try]], Awaitable[_Outcome]]
     ) -> _Outcome:
         tries: list[_Try] = []
-        named = {pool_id for draft in drafts for pool_id in draft.candidates}
 
         async def work(connection: Connection) -> _Outcome:
             # A database retry starts over: what the last run held in the pictures is not there.
             _let_go(tries)
-            if in_turn:
-                await bookings.take_turn(connection, named)
             try:
                 return await once(connection, tries)
             except (ExclusionViolation, UniqueViolation) as clash:
@@ -190,14 +198,15 @@ class Placer:
             _let_go(tries)
             raise
 
-    async def _once(
-        self, drafts: Sequence[Draft], connection: Connection, tries: list[_Try]
-    ) -> _Outcome:
+    async def _once(self, work: _Work, connection: Connection, tries: list[_Try]) -> _Outcome:
         now = self._runtime.now()
-        current = await self._look(connection, drafts, now)
+        drafts = work.drafts
+        current = await self._look(connection, work, now)
         tries.append(current)
         fresh = await _not_there(connection, drafts)
         decisions = _decide(current, [draft for draft in drafts if draft.id in fresh])
+        if len(decisions) == len(fresh):
+            work.decided_all()
         lost = await self._write(connection, decisions, now)
         current.let_go(lost)
         kept = [each for each in decisions if each.draft.id not in lost]
@@ -207,13 +216,14 @@ class Placer:
 
     async def _whole(
         self,
-        connection: Connection,
-        drafts: Sequence[Draft],
+        work: _Work,
         prepare: Prepare,
+        connection: Connection,
         tries: list[_Try],
     ) -> _Outcome:
         now = self._runtime.now()
-        current = await self._look(connection, drafts, now)
+        drafts = work.drafts
+        current = await self._look(connection, work, now)
         tries.append(current)
         await prepare(connection)
         decisions: list[Decision] = []
@@ -229,12 +239,13 @@ class Placer:
         await self._record(connection, decisions, now)
         return {each.draft.id: each for each in decisions}, False
 
-    async def _look(self, connection: Connection, drafts: Sequence[Draft], now: datetime) -> _Try:
+    async def _look(self, connection: Connection, work: _Work, now: datetime) -> _Try:
         """Hold the pools of some drafts, bring their pictures up to date, and read quotas."""
+        drafts = work.drafts
         # Who may use what is read here once more, and held: the ask was admitted some time ago.
         callers = [draft.by for draft in drafts]
         named = {pool_id for draft in drafts for pool_id in draft.candidates}
-        pools, quotas = await hold_with_quotas(connection, callers, named)
+        pools, quotas = await hold_with_quotas(connection, callers, named, work.turn)
         usable = {pool_id for _, pool_id in pools}
         gone = {
             pool_id

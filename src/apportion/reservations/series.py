@@ -14,7 +14,7 @@ from apportion.pools.service import find_records
 from apportion.quantities.ids import derive_id
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
-from apportion.reservations.admission import Draft, request_hash
+from apportion.reservations.admission import Draft, asked_texts, request_hash
 from apportion.reservations.drafting import Identity, admitted, named_pools
 from apportion.reservations.ending import end_now
 from apportion.reservations.placer import Placer
@@ -49,7 +49,9 @@ class SeriesService:
         Raises InvalidInputError, NotFoundError, ForbiddenError, QuotaExceededError, ConflictError:
         some windows have no room, and then none is kept; or the key was used for another series.
         """
-        series_id, own_hash = self._id_of(caller, request), request_hash(request)
+        series_id = self._id_of(caller, request)
+        [text] = asked_texts([request])
+        own_hash = request_hash(request.name, text)
         if request.idempotency_key is not None and await self._is_there(series_id, own_hash):
             return series_id
         drafts = await self._drafts(caller, request, Identity(series_id, own_hash))

@@ -8,27 +8,34 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 READ_MAX: Final = 500
 """The most asks that one query answers."""
 
+AT_WORK_MAX: Final = 2
+"""The most groups of a key that are at work: one decides while the database writes another's."""
+
 Ask = TypeVar("Ask")
 Answer = TypeVar("Answer")
+GoOn = Callable[[], None]
+"""Lets the next group begin, before this one is through."""
 
 
 class Groups(Generic[Ask, Answer]):
     """Runs ``work`` for the asks of one key in groups, one group after the other.
 
     ``work`` returns an answer for each ask, in their order; ``size`` says how many an ask counts
-    as, and a group has at most ``most`` of them, or a single ask. Groups of different keys do not
-    wait for each other. Where a group fails, each of its asks is tried alone: what is wrong with
-    one is no business of the others.
+    as, and a group has at most ``most`` of them, or a single ask. What ``work`` is given beside the
+    asks it may call when the next group can begin, while it does the rest. Groups of different keys
+    do not wait for each other. Where a group fails, each of its asks is tried alone: what is wrong
+    with one is no business of the others.
     """
 
     def __init__(
         self,
-        work: Callable[[Sequence[Ask]], Awaitable[Sequence[Answer]]],
+        work: Callable[[Sequence[Ask], GoOn], Awaitable[Sequence[Answer]]],
         *,
         most: int,
         size: Callable[[Ask], int] = lambda _: 1,
@@ -36,32 +43,51 @@ class Groups(Generic[Ask, Answer]):
         self._work = work
         self._most = most
         self._size = size
-        self._waiting: dict[Hashable, deque[_Entry[Ask, Answer]]] = {}
+        self._lines: dict[Hashable, _Line[Ask, Answer]] = {}
         self._serving: set[asyncio.Task[None]] = set()
 
     async def ask(self, key: Hashable, ask: Ask) -> Answer:
         """Return the answer to an ask, as ``work`` gave it; raises what ``work`` raised for it."""
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line[Ask, Answer]()
         entry = _Entry[Ask, Answer](ask)
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            self._waiting[key] = deque([entry])
-            # In a context of its own: what it logs belongs to no single request.
-            task = asyncio.create_task(self._serve(key), context=Context())
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
-        else:
-            waiting.append(entry)
+        line.waiting.append(entry)
+        self._advance(key, line)
         return await entry.answer
 
-    async def _serve(self, key: Hashable) -> None:
-        waiting = self._waiting[key]
+    def _advance(self, key: Hashable, line: "_Line[Ask, Answer]") -> None:
+        """Let the next group of a line begin, if it can."""
+        if line.waiting and line.may_begin and line.at_work < AT_WORK_MAX:
+            line.may_begin = False
+            line.at_work += 1
+            # In a context of its own: what it logs belongs to no single request.
+            task = asyncio.create_task(self._serve(key, line), context=Context())
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+        elif not line.waiting and not line.at_work:
+            self._lines.pop(key, None)
+
+    async def _serve(self, key: Hashable, line: "_Line[Ask, Answer]") -> None:
+        begun = False
+
+        def go_on() -> None:
+            nonlocal begun
+            if not begun:
+                begun = line.may_begin = True
+                self._advance(key, line)
+
         try:
-            while waiting:
-                await self._answer(self._next(waiting))
-        finally:
-            del self._waiting[key]
-            for entry in waiting:
+            await self._answer(self._next(line.waiting), go_on)
+        except asyncio.CancelledError:
+            for entry in line.waiting:
                 entry.answer.cancel()
+            line.waiting.clear()
+            raise
+        finally:
+            line.at_work -= 1
+            go_on()
+            self._advance(key, line)
 
     def _next(self, waiting: "deque[_Entry[Ask, Answer]]") -> "list[_Entry[Ask, Answer]]":
         """Take those who are next, in the order in which they came, and who still want it."""
@@ -74,17 +100,26 @@ class Groups(Generic[Ask, Answer]):
                 room -= self._size(entry.ask)
         return group
 
-    async def _answer(self, group: "Sequence[_Entry[Ask, Answer]]") -> None:
+    async def _answer(self, group: "Sequence[_Entry[Ask, Answer]]", go_on: GoOn) -> None:
         try:
-            answers = await self._work([entry.ask for entry in group]) if group else ()
+            answers = await self._work([entry.ask for entry in group], go_on) if group else ()
         except Exception as error:  # noqa: BLE001 - it is raised again where the ask came from
             if len(group) == 1:
                 group[0].fail(error)
             else:
-                await asyncio.gather(*(self._answer([entry]) for entry in group))
+                await asyncio.gather(*(self._answer([entry], go_on) for entry in group))
         else:
             for entry, answer in zip(group, answers, strict=True):
                 entry.succeed(answer)
+
+
+@dataclass(slots=True)
+class _Line(Generic[Ask, Answer]):
+    """Who waits for the groups of one key, how many are at work, and whether one may begin."""
+
+    waiting: "deque[_Entry[Ask, Answer]]" = field(default_factory=deque["_Entry[Ask, Answer]"])
+    at_work: int = 0
+    may_begin: bool = True
 
 
 class _Entry(Generic[Ask, Answer]):
