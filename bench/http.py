@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Literal, cast
 
@@ -23,7 +23,10 @@ _PLACED: Final = b'"state":"active"'
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of which servers, by how many callers, for how long."""
+    """What is asked of which servers, by how many callers, for how long.
+
+    ``lead`` seconds pass before it is measured: until then queues fill, and nothing comes out.
+    """
 
     kind: Kind
     ports: tuple[int, ...]
@@ -31,21 +34,41 @@ class Load:
     pool_id: str
     name: str
     callers: int
+    lead: float
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answers:
-    """How many reservations (or empty answers) came in which time, and each request's seconds."""
+    """How many reservations (or empty answers) came while it was measured, and in how long each.
 
-    done: int
+    It is measured for ``seconds`` from ``begin`` on, or from the first answer if that came later;
+    all the while every caller has a request under way. ``told`` counts what came at any time.
+    """
+
+    begin: float
     seconds: float
-    latencies: list[float]
+    done: int = 0
+    told: int = 0
+    latencies: list[float] = field(default_factory=list[float])
 
     @property
     def per_second(self) -> float:
-        """The rate, from the first request to the last answer."""
+        """The rate while it was measured."""
         return self.done / self.seconds
+
+    def over(self, instant: float) -> bool:
+        """Tell whether no more is to be asked."""
+        return self.told > 0 and instant >= self.begin + self.seconds
+
+    def note(self, sent: float, came: float, count: int) -> None:
+        """Count an answer."""
+        if not self.told:
+            self.begin = max(self.begin, came)
+        self.told += count
+        if self.begin < came <= self.begin + self.seconds:
+            self.done += count
+            self.latencies.append(came - sent)
 
 
 def run(load: Load) -> Answers:
@@ -60,31 +83,24 @@ async def _run(load: Load) -> Answers:
         port = load.ports[number % len(load.ports)]
         _, line = await loop.create_connection(_Line, "127.0.0.1", port)
         lines.append(line)
-    latencies: list[float] = []
-    began = time.perf_counter()
-    until = began + load.seconds
-    asking = (_ask(line, _requests(load, at), until, latencies) for at, line in enumerate(lines))
-    done = sum(await asyncio.gather(*asking))
-    seconds = time.perf_counter() - began
+    answers = Answers(time.perf_counter() + load.lead, load.seconds)
+    asking = (_ask(line, _requests(load, at), answers) for at, line in enumerate(lines))
+    await asyncio.gather(*asking)
     for line in lines:
         line.close()
-    return Answers(done, seconds, latencies)
+    return answers
 
 
-async def _ask(
-    line: "_Line", requests: Iterator[tuple[bytes, int]], until: float, latencies: list[float]
-) -> int:
-    done = 0
+async def _ask(line: "_Line", requests: Iterator[tuple[bytes, int]], answers: Answers) -> None:
     for request, wanted in requests:
         sent = time.perf_counter()
-        if sent >= until:
+        if answers.over(sent):
             break
         answer = await line.ask(request)
-        latencies.append(time.perf_counter() - sent)
+        came = time.perf_counter()
         if wanted and answer.count(_PLACED) != wanted:
             raise RuntimeError(f"not every ask got a place: {answer[:2000]!r}")
-        done += wanted or 1
-    return done
+        answers.note(sent, came, wanted or 1)
 
 
 def _requests(load: Load, caller: int) -> Iterator[tuple[bytes, int]]:

@@ -305,3 +305,89 @@ async def test_servers_that_place_on_one_pool_clash_once_and_then_take_turns(
     # Each of them lost at most a few times before it knew; else two of three lose every time.
     assert sum(lost) <= 8
     world.reservations = services[0]
+
+
+def held(world, pool):
+    """Count what the picture of a pool has as held."""
+    index = world.reservations.fleet.indexes.get(pool.id)
+    nodes = () if index is None else index.nodes.values()
+    return sum(len(gpu.held) for node in nodes for gpu in node.gpus)
+
+
+async def until(what):
+    for _ in range(500):
+        if what():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to be")
+
+
+async def test_the_next_group_decides_while_the_database_writes_one_and_the_third_waits(
+    world: World,
+):
+    pool = await shared(world)
+    whole_share = device("gpu.share", units=100)
+    async with transaction(world.db) as keeping:
+        await keeping.execute("SELECT 1 FROM quotas FOR UPDATE")
+        coming = []
+        for number in range(1, 3):
+            request = ask(pool.id, whole_share)
+            coming.append(asyncio.create_task(world.create(request)))
+            await until(lambda number=number: held(world, pool) == number)
+        coming.append(asyncio.create_task(world.create(ask(pool.id, whole_share))))
+        await asyncio.sleep(0.2)
+        assert held(world, pool) == 2
+        assert not any(task.done() for task in coming)
+        assert await world.rows("SELECT 1 FROM reservations") == []
+    views = await asyncio.gather(*coming)
+    assert len({view.bookings[0].gpu_id for view in views}) == 3
+    assert await transactions(world) == 3
+
+
+async def test_groups_at_work_together_never_take_more_than_a_quota_and_refuse_only_the_rest(
+    world: World,
+):
+    pool = await shared(world)
+    size, most = GROUP_MAX * 3 // 4, GROUP_MAX
+    await limit(world, pool, world.caller, "gpu.share", most)
+    batches = [[ask(pool.id, device("gpu.share"))] * size for _ in range(3)]
+    outcomes = await asyncio.gather(
+        *(world.reservations.create_many(world.caller, batch) for batch in batches)
+    )
+    every = [each for batch in outcomes for each in batch]
+    assert Counter(type(each) for each in every) == {
+        str: most,
+        QuotaExceededError: 3 * size - most,
+    }
+    assert await world.used(pool) == {"gpu.share": most}
+
+
+async def test_who_loses_to_a_server_that_never_stops_is_placed_at_the_next_try(
+    world: World, monkeypatch
+):
+    pool = await shared(world, nodes=8)
+    quick, slow = world.reservations, Reservations(world.runtime)
+    insert, lost = bookings.insert, []
+
+    async def counted(connection, wanted):
+        won = await insert(connection, wanted)
+        lost.append(len(wanted) - len(won))
+        return won
+
+    monkeypatch.setattr(bookings, "insert", counted)
+    going = True
+
+    async def keep_on():
+        while going:
+            view = await quick.create(world.caller, ask(pool.id, device("gpu.share")))
+            assert view.state == "active"
+
+    placing = [asyncio.create_task(keep_on()) for _ in range(3)]
+    try:
+        for _ in range(10):
+            view = await slow.create(world.caller, ask(pool.id, device("gpu.share")))
+            assert view.state == "active"
+    finally:
+        going = False
+        await asyncio.gather(*placing)
+    assert sum(lost) <= 8
