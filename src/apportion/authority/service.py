@@ -171,7 +171,7 @@ class Identities:
         )
         return caller, PublicKey.from_public_bytes(row["public_key"])
 
-    async def _find_nodes(self, asked: Sequence[str]) -> list[Mapping[str, Any] | None]:
+    async def _find_nodes(self, asked: Sequence[str], _: GoOn) -> list[Mapping[str, Any] | None]:
         async with transaction(self._runtime.db) as connection:
             cursor = await connection.execute(_QUERIES["find_nodes"], {"ids": sorted({*asked})})
             found = {row["uid"]: row for row in await cursor.fetchall()}
