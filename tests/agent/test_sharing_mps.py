@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 from fractions import Fraction
 
@@ -108,6 +109,29 @@ def test_another_users_process_waits_till_the_first_user_is_done(node):
         node.leave(first)
     with node.connect_as(65534) as second, second.makefile() as answers:
         assert json.loads(answers.readline())["percentage"] == 25
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_holders_get_through_to_the_sockets_though_the_agent_keeps_its_directory_closed(node):
+    node.state.mkdir(mode=0o700)
+    before = os.umask(0o077)
+    try:
+        assert node.converge().done
+    finally:
+        os.umask(before)
+    with node.connect_as(65534) as other, other.makefile() as answers:
+        assert json.loads(answers.readline())["percentage"] == 25
+    assert stat.S_IMODE(node.state.stat().st_mode) == 0o711
+    node.state.chmod(0o700)  # as a service manager does at each start
+    assert "only root" not in node.converge().message
+    node.connect_as(65534).close()
+    assert stat.S_IMODE((node.state / "sharing").stat().st_mode) == 0o700
+
+
+def test_a_directory_of_the_operators_that_is_closed_is_told_and_left_closed(node):
+    node.directory.chmod(0o700)
+    assert f"only root gets to {node.state}" in node.converge().message
+    assert stat.S_IMODE(node.directory.stat().st_mode) == 0o700
 
 
 def test_connected_processes_are_named_and_nothing_is_torn_down(node):
@@ -367,6 +391,16 @@ def test_nothing_is_changed_that_could_not_be_put_on_record(node):
     assert node.driver.compute_mode(node.gpu) == "default"
     assert not node.ours()
     assert node.converge().done
+
+
+def test_a_place_for_sockets_that_cannot_be_made_is_told(node):
+    node.state.mkdir()
+    (node.state / "mps").write_text("in the way", "utf-8")
+    told = node.converge()
+    assert (told.done, told.reason) == (False, "state_not_written")
+    assert str(node.state / "mps") in told.message
+    (node.state / "mps").unlink()
+    assert node.converge(after_s=60).done
 
 
 def test_a_record_that_nobody_here_wrote_is_told_and_the_gpu_left_as_it_is(node):

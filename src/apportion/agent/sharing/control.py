@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,10 @@ from apportion.agent.sharing.processes import MARK
 _ABSENT: Final = "Cannot find MPS control daemon process"
 _SOCKET: Final = "control_privileged"  # the longest name that the daemon puts into its directory
 _SOCKET_PATH_MAX: Final = 107
+_PASS: Final = 0o011
+_ENTER: Final = 0o055
+_OTHERS_PASS: Final = 0o001
+_UMASK: Final = 0o022
 
 
 class SilentError(Exception):
@@ -34,6 +38,7 @@ class Control:
         self.pipe = pipe_directory(state, gpu_uuid)
         self.log = log_directory(state, gpu_uuid)
         self._executable = executable
+        self._state = state
         self._uuid = gpu_uuid
         self._patience_s = patience_s
 
@@ -47,15 +52,38 @@ class Control:
         if len(os.fsencode(path)) > _SOCKET_PATH_MAX:
             message = f"{path} is longer than the {_SOCKET_PATH_MAX} bytes that a socket's path has"
             raise Hindered("mps_path_too_long", message, self._uuid)
-        for directory in (self.pipe, self.log):
-            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
+            self.open_way()
             code, said = self._run(["-d"], "")
         except SilentError as error:
             raise Hindered("mps_start_failed", str(error), self._uuid) from error
         if code != 0:
             message = f"the MPS daemon of {self._uuid} did not start: {said or f'exit {code}'}"
             raise Hindered("mps_start_failed", message, self._uuid)
+
+    def open_way(self) -> str:
+        """Let every user of the machine get to the sockets; tells what is in the way.
+
+        Holders are other users than the agent, whose own directory need not let them in: it gets
+        no more than the right to pass through it. What is above it is the operator's.
+        """
+        for directory in (self.pipe, self.log):
+            directory.mkdir(parents=True, exist_ok=True)
+        for directory in (self.log, *self._passed()):
+            mode = directory.stat().st_mode
+            wanted = mode | (_PASS if directory == self._state else _ENTER)
+            if mode != wanted:
+                directory.chmod(wanted)
+        closed = [one for one in self._state.parents if not one.stat().st_mode & _OTHERS_PASS]
+        return f"only root gets to {self.pipe}, since {closed[0]} is closed" if closed else ""
+
+    def _passed(self) -> Iterator[Path]:
+        """Return the sockets' directory and those above it, the agent's own included."""
+        yield self.pipe
+        for directory in self.pipe.parents:
+            yield directory
+            if directory == self._state:
+                return
 
     def default_limits(self) -> Limits:
         """Return the limits that the daemon gives to servers it starts; memory in MiB, 0 for none.
@@ -122,6 +150,7 @@ class Control:
                     env=self._environment(),
                     cwd="/",
                     start_new_session=True,
+                    umask=_UMASK,
                     timeout=self._patience_s,
                     check=False,
                 ).returncode

@@ -79,8 +79,9 @@ class MpsDaemon:
             running = replace(running, attempts=1, fault="")
         if running != record:
             self.journal.write(running)
-        told = f"the MPS daemon of {self.gpu.uuid} was started {running.attempts} times of late"
-        return told if running.attempts > 1 else ""
+        often = f"the MPS daemon of {self.gpu.uuid} was started {running.attempts} times of late"
+        told = [often if running.attempts > 1 else "", self.control.open_way()]
+        return "; ".join(filter(None, told))
 
     def quit(self, record: Record) -> Record:
         """End the daemon and its servers, unless somebody is connected.

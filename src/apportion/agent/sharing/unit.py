@@ -47,6 +47,8 @@ class SharingUnit:
                 said = act()
             except Hindered as hindered:
                 hindrances.append(hindered)
+            except OSError as error:  # a disk that is full or read-only, where no step foresaw it
+                hindrances.append(Hindered("state_not_written", str(error)))
             else:
                 told += [said] if said else []
         return _outcome(hindrances, told)
