@@ -116,6 +116,8 @@ def test_what_has_no_room_waits_and_says_why_and_what_would_help(cli, server):
     assert "next: pending" in waiting.out
     assert "units_booked" in waiting.out
     assert "what would help: " in waiting.out
+    shown = cli("reservation", "list", "--state", "pending", "--name", "next").out
+    assert "units_booked since 20" in shown
     listed = cli("reservation", "list", "--state", "pending", "--name", "next", "-o", "json").data
     assert cli("reservation", "release", first.data["id"], "--yes").code == 0
     # The clock's loop places who waits, beside the one who released.

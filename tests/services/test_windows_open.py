@@ -12,7 +12,7 @@ from test_reservations_access import under
 from apportion.bookings.service import held_in_pool
 from apportion.errors import ConflictError, ForbiddenError, InvalidInputError
 from apportion.reservations.explain import explain_quota
-from apportion.reservations.schemas import ReservationUpdate
+from apportion.reservations.schemas import ReservationCreate, ReservationUpdate
 from apportion.reservations.window_schemas import FreeWindowsAsk
 from apportion.reservations.windows import LAST
 from apportion.store.connections import transaction
@@ -274,6 +274,26 @@ async def test_another_pool_is_suggested_by_the_flag(world, pool):
     assert each.request["pool_ids"] == [other.id]
     assert each.request["open_ended"] is True
     assert "--open-ended" in each.command
+
+
+async def test_when_it_could_begin_is_suggested_and_then_it_does(world, pool):
+    await world.create(ask(pool.id, device(), start=at(3), duration="2h"))
+    view = await world.create(endless(pool))
+    explained = await world.reservations.explain(world.caller, view.id)
+    [each] = [each for each in explained.suggestions if each.code == "later_start"]
+    # Half an hour after the end of the last one it is cleaned up.
+    assert each.start == at(5) + timedelta(minutes=30)
+    assert explained.pools[0].reasons[0].until == each.start
+    assert "--open-ended" in each.command
+    made = await world.create(ReservationCreate.model_validate(each.request))
+    assert (made.state, made.start, made.end) == ("placed", each.start, None)
+
+
+async def test_behind_one_without_an_end_no_start_is_suggested(world, pool):
+    await world.create(endless(pool))
+    view = await world.create(endless(pool))
+    explained = await world.reservations.explain(world.caller, view.id)
+    assert "later_start" not in {each.code for each in explained.suggestions}
 
 
 async def test_a_retry_is_the_same_one_and_an_ask_with_an_end_is_another(world, pool):

@@ -72,11 +72,24 @@ async def test_one_window_without_room_keeps_all_from_being_made_and_is_named(wo
         await made(world, series(pool))
     [misfit] = caught.value.details["occurrences"]
     assert (misfit["start"], misfit["code"]) == ("2026-03-04T09:00:00Z", "units_booked")
+    assert misfit["earliest"] == "2026-03-04T10:00:00Z"
+    assert "it could start at 2026-03-04T10:00:00Z" in caught.value.message
     assert misfit["nodes"] == sum(each["count"] for each in misfit["reasons"])
     assert [row["id"] for row in await world.rows("SELECT id FROM reservations")] == [taken.id]
     assert await world.rows("SELECT id FROM series") == []
     # What the failed try held in the pictures is free.
     assert (await world.create(ask(pool.id, device(), duration="8h"))).state == "active"
+
+
+async def test_of_a_window_that_never_has_room_no_earliest_start_is_told(world, pool):
+    with pytest.raises(ConflictError) as caught:
+        await made(world, series(pool, device(count=2)))
+    found = caught.value.details["occurrences"]
+    assert [(each["earliest"], each["code"]) for each in found] == [
+        (None, "larger_than_any_node")
+    ] * 5
+    assert "could start" not in caught.value.message
+    await nothing_was_made(world)
 
 
 async def test_it_is_charged_its_peak_and_gives_it_back_with_its_last(world, pool):

@@ -136,12 +136,20 @@ def _list(args: argparse.Namespace, client: "Client") -> int:
             _what(view),
             short_time(view.start),
             NO_END if view.open_ended else short_time(view.end),
-            "" if view.reason.get("code") == "placed" else view.reason.get("code"),
+            _reason(view),
         )
 
     headers = ("id", "name", "state", "pool", "what", "from", "until", "reason")
     with naming({"name": "--name"}):
         return print_list(args, fetch, headers, row, empty=_EMPTY)
+
+
+def _reason(view: "ReservationView") -> str:
+    """Give the code of the reason; of what waits also since when it does."""
+    code, since = view.reason.get("code"), view.reason.get("since")
+    if code == "placed" or code is None:
+        return ""
+    return f"{code} since {short_time(datetime.fromisoformat(since))}" if since else str(code)
 
 
 def _what(view: "ReservationView") -> str:

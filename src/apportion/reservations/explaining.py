@@ -36,9 +36,10 @@ from apportion.reservations.plan import Planner, Seen
 from apportion.reservations.reasons import Short
 from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import POOLS_MAX, ReservationCreate
-from apportion.reservations.slack import held_until
+from apportion.reservations.slack import earliest_start, held_until
 from apportion.reservations.suggesting import Idea, Suggesting
 from apportion.reservations.told import PoolExplained, QuotaLack, Suggestion, WhyNodes
+from apportion.reservations.windows import LAST
 from apportion.store.connections import Connection
 from apportion.store.runtime import Runtime
 
@@ -67,13 +68,24 @@ class Sight:
 
     def attempt(self, body: Body, limits: Mapping[QuotaKey, Decimal]) -> Seen | None:
         """See where a request would lie if it came in now; None where it would be refused."""
+        draft = self._admitted(body)
+        return None if draft is None else self.look(draft, limits)
+
+    def first_start(self, body: Body) -> datetime | None:
+        """Return the first start from which on a request has room; None where none is known."""
+        draft = self._admitted(body)
+        if draft is None:
+            return None
+        pools = [self.pools[each] for each in draft.candidates]
+        return earliest_start(self.fleet, draft, pools, (draft.starts(self.now)[0], LAST, self.now))
+
+    def _admitted(self, body: Body) -> Draft | None:
         try:
             request = ReservationCreate.model_validate(body)
             rights = Rights(self.caller, self.pools)
-            draft = admitted(self.caller, request, rights, _TRIED, self.now)
+            return admitted(self.caller, request, rights, _TRIED, self.now)
         except (ApportionError, ValidationError):
             return None
-        return self.look(draft, limits)
 
 
 async def usable_pools(runtime: Runtime, caller: Caller) -> list[str]:
@@ -110,7 +122,7 @@ def explain(sight: Sight, draft: Draft | None) -> tuple[list[PoolExplained], lis
     pools = [_pool(sight, draft, pool, seen, lacking.get(pool.id)) for pool in named]
     others = [pool for each, pool in sight.pools.items() if each not in draft.candidates]
     indexes = [sight.fleet.indexes[pool.id] for pool in named]
-    suggesting = Suggesting(body_of(draft), indexes, sight.attempt)
+    suggesting = Suggesting(body_of(draft), indexes, sight.attempt, sight.first_start)
     short = [pool for pool in named if pool.id in lacking]
     return pools, [_told(sight, each) for each in suggesting.ideas(others, short)]
 

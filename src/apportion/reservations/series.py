@@ -1,8 +1,9 @@
 """Series: the same ask in every window of a recurrence, placed all together or not at all."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from psycopg.types.json import Jsonb
@@ -10,21 +11,24 @@ from psycopg.types.json import Jsonb
 from apportion.authority.service import Caller
 from apportion.errors import ApportionError, ConflictError, NotFoundError
 from apportion.events.service import Event, append
-from apportion.pools.service import find_records
+from apportion.pools.service import PoolRecord, find_records
 from apportion.quantities.ids import derive_id
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft, asked_texts, request_hash
 from apportion.reservations.drafting import Identity, admitted, named_pools
 from apportion.reservations.ending import end_now
+from apportion.reservations.fleet import Fleet
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Decision
 from apportion.reservations.reasons import Gone, Refused, Waiting
 from apportion.reservations.recurring import asks_of, read_recurrence
 from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import ReservationAsk
+from apportion.reservations.slack import earliest_start
 from apportion.reservations.views import show_all
 from apportion.reservations.window_schemas import SeriesCreate, SeriesView
+from apportion.reservations.windows import LAST
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 
@@ -39,8 +43,9 @@ class _ThereError(Exception):
 class SeriesService:
     """Series on one runtime."""
 
-    def __init__(self, runtime: Runtime, placer: Placer) -> None:
+    def __init__(self, runtime: Runtime, fleet: Fleet, placer: Placer) -> None:
         self._runtime = runtime
+        self._fleet = fleet
         self._placer = placer
 
     async def create(self, caller: Caller, request: SeriesCreate) -> str:
@@ -54,7 +59,8 @@ class SeriesService:
         own_hash = request_hash(request.name, text)
         if request.idempotency_key is not None and await self._is_there(series_id, own_hash):
             return series_id
-        drafts = await self._drafts(caller, request, Identity(series_id, own_hash))
+        pools = await self._pools(caller, request)
+        drafts = self._drafts(caller, pools, request, Identity(series_id, own_hash))
 
         async def prepare(connection: Connection) -> None:
             await self._insert(connection, caller, request, drafts)
@@ -64,7 +70,7 @@ class SeriesService:
         except _ThereError:
             await self._is_there(series_id, own_hash)
             return series_id
-        _check_whole(decisions)
+        _check_whole(decisions, partial(self._earliest, pools))
         return series_id
 
     async def get(
@@ -133,14 +139,28 @@ class SeriesService:
             )
         return row is not None
 
-    async def _drafts(
-        self, caller: Caller, request: SeriesCreate, identity: Identity
-    ) -> list[Draft]:
-        now = self._runtime.now()
-        windows = read_recurrence(request.recurrence, now)
+    async def _pools(self, caller: Caller, request: SeriesCreate) -> Mapping[str, PoolRecord]:
         async with transaction(self._runtime.db) as connection:
-            pools = await find_records(connection, caller, named_pools(request))
-        rights = Rights(caller, pools)
+            return await find_records(connection, caller, named_pools(request))
+
+    def _earliest(self, pools: Mapping[str, PoolRecord], draft: Draft) -> datetime | None:
+        """Return the first start from that of a window on with room for as long; nothing is held.
+
+        The other windows of its series are not reckoned with: none of them is kept.
+        """
+        now = self._runtime.now()
+        usable = [pools[each] for each in draft.candidates if each in pools]
+        return earliest_start(self._fleet, draft, usable, (draft.starts(now)[0], LAST, now))
+
+    def _drafts(
+        self,
+        caller: Caller,
+        pools: Mapping[str, PoolRecord],
+        request: SeriesCreate,
+        identity: Identity,
+    ) -> list[Draft]:
+        now, rights = self._runtime.now(), Rights(caller, pools)
+        windows = read_recurrence(request.recurrence, now)
         # In the order of their windows, so that a list by id is one by time.
         ids = sorted(self._runtime.new_id("res") for _ in windows)
         return [
@@ -193,7 +213,9 @@ def _admitted(
         raise
 
 
-def _check_whole(decisions: Collection[Decision]) -> None:
+def _check_whole(
+    decisions: Collection[Decision], earliest: Callable[[Draft], datetime | None]
+) -> None:
     """Refuse a series of which some windows have no place, and name those."""
     for each in decisions:
         if isinstance(each, Refused):
@@ -201,14 +223,16 @@ def _check_whole(decisions: Collection[Decision]) -> None:
     misfits = [each for each in decisions if isinstance(each, Waiting | Gone)]
     if not misfits:
         return
+    told = [_misfit(each, earliest(each.draft)) for each in misfits[:MISFITS_MAX]]
     raise ConflictError(
-        f"{len(misfits)} of {len(decisions)} windows have no room, so none is kept",
+        f"{len(misfits)} of {len(decisions)} windows have no room, so none is kept; "
+        + _first_of(told[0]),
         field="recurrence",
         hint="Ask for another time, or for less; `reservation earliest` tells when one could start",
         details={
             "windows": len(decisions),
             "without_room": len(misfits),
-            "occurrences": [_misfit(each) for each in misfits[:MISFITS_MAX]],
+            "occurrences": told,
         },
     )
 
@@ -217,11 +241,17 @@ def _text(instant: datetime | None) -> str | None:
     return None if instant is None else format_instant(instant)
 
 
-def _misfit(decision: Waiting | Gone) -> Mapping[str, object]:
+def _first_of(misfit: Mapping[str, object]) -> str:
+    could = f"; it could start at {misfit['earliest']}" if misfit["earliest"] else ""
+    return f"the first of them, from {misfit['start']}: {misfit['message']}{could}"
+
+
+def _misfit(decision: Waiting | Gone, earliest: datetime | None) -> Mapping[str, object]:
     draft, reason = decision.draft, decision.reason
     return {
         "start": _text(draft.asked_start),
         "end": _text(draft.asked_end),
+        "earliest": _text(earliest),
         **{key: reason[key] for key in ("code", "message", "nodes", "reasons") if key in reason},
     }
 

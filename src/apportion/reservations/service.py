@@ -77,7 +77,7 @@ class Reservations:
         self.placer = Placer(runtime, self.fleet)
         self.lifecycle = Lifecycle(runtime, self.fleet, self.placer)
         self.defragmenter = Defragmenter(runtime, self.lifecycle)
-        self.series = SeriesService(runtime, self.placer)
+        self.series = SeriesService(runtime, self.fleet, self.placer)
         self._creating = Creating(runtime, self.placer, self.lifecycle.end_due)
 
     async def create(self, caller: Caller, request: ReservationCreate) -> ReservationView:

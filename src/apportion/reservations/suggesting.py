@@ -6,6 +6,7 @@ the one that waits would be. Nothing is held: others may be faster.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from itertools import islice
 from typing import Any, Final
@@ -41,10 +42,17 @@ class Idea:
 class Suggesting:
     """Tries what is near to a request that waits."""
 
-    def __init__(self, body: Body, pools: Sequence[PoolIndex], attempt: Try) -> None:
+    def __init__(
+        self,
+        body: Body,
+        pools: Sequence[PoolIndex],
+        attempt: Try,
+        first_start: Callable[[Body], datetime | None],
+    ) -> None:
         self._body = body
         self._pools = pools
         self._try = attempt
+        self._first_start = first_start
 
     def ideas(self, others: Sequence[PoolRecord], short: Sequence[PoolRecord]) -> Iterator[Idea]:
         """Yield what would help, the least change first; ``short`` are pools that lack quota."""
@@ -62,6 +70,9 @@ class Suggesting:
 
     def _later(self) -> Iterator[Idea]:
         """Wait for the first start that any of its pools has room for."""
+        if self._body.get("open_ended"):
+            yield from self._later_without_end()
+            return
         timed = {k: v for k, v in self._body.items() if k not in ("end", "end_before")}
         seen = self._try(self._body, {})
         if seen is None:
@@ -76,6 +87,15 @@ class Suggesting:
         first = slack.window[0]
         body |= {"start": format_instant(first), "end": format_instant(first + (end - start))}
         if first > start and self._fits(body):
+            yield Idea("later_start", body, {"start": first})
+
+    def _later_without_end(self) -> Iterator[Idea]:
+        """Begin when all that is booked ahead is over on what it wants."""
+        first = self._first_start(self._body)
+        if first is None:
+            return
+        body = {**self._body, "start": format_instant(first)}
+        if self._fits(body) and not self._fits(self._body):
             yield Idea("later_start", body, {"start": first})
 
     def _elsewhere(self, others: Sequence[PoolRecord]) -> Iterator[Idea]:
