@@ -119,7 +119,8 @@ class Simulation:
     ) -> None:
         """Let calls of a function of NVML go wrong; see `layout.Fault`.
 
-        ``error`` is NVML's number. A function's name is that which the library exports, such as
+        ``gpu``: only calls that are given its handle, or that of a part of it. ``error`` is NVML's
+        number. A function's name is that which the library exports, such as
         `nvmlGpuInstanceDestroy`, or `nvidia-smi --gpu-reset`. ``times=0``: until `heal`.
         """
         with self._state() as state:

@@ -11,7 +11,7 @@ struct handle handle_read(const void *handle)
 
     return (struct handle){
         .kind = (enum handle_kind)(bits >> 60),
-        .gpu = bits >> 52 & 0xff,
+        .gpu = handle != NULL ? bits >> 52 & 0xff : SIM_NONE,
         .gpu_instance = bits >> 44 & 0xff,
         .compute_instance = bits >> 36 & 0xff,
         .serial = bits & 0xffffffff,

@@ -23,7 +23,7 @@
 struct call {
     const struct state *file;
     struct machine *now; /* what it reads; where it changes anything, an image that it may change */
-    const struct fault *fault;
+    struct fault fault; /* what goes wrong with it, all 0 where nothing does */
     int locked, writes;
 };
 

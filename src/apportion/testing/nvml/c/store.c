@@ -77,7 +77,7 @@ API nvmlReturn_t nvmlShutdown(void)
     return result;
 }
 
-static struct fault *fault_of(const char *function, uint32_t gpu)
+static struct fault fault_of(const char *function, uint32_t gpu)
 {
     for (struct fault *each = file->faults; each < file->faults + SIM_FAULTS; each++) {
         if (strcmp(each->function, function) != 0) continue;
@@ -85,9 +85,9 @@ static struct fault *fault_of(const char *function, uint32_t gpu)
         if (each->seen++ < each->after) continue;
         if (each->times != 0 && each->hits >= each->times) continue;
         each->hits++;
-        return each;
+        return *each;
     }
-    return NULL;
+    return (struct fault){0};
 }
 
 static void wait_for(uint32_t milliseconds)
@@ -99,7 +99,7 @@ static void wait_for(uint32_t milliseconds)
 
 static void die_if(const struct fault *fault, uint32_t where)
 {
-    if (fault != NULL && fault->kill == where) kill(getpid(), SIGKILL);
+    if (fault->kill == where) kill(getpid(), SIGKILL);
 }
 
 static nvmlReturn_t lock(struct call *call)
@@ -124,15 +124,13 @@ nvmlReturn_t call_begin(struct call *call, const char *function, uint32_t gpu, e
 {
     TRY(lock(call));
     call->fault = fault_of(function, gpu);
-    die_if(call->fault, SIM_KILL_BEFORE);
-    if (call->fault != NULL && call->fault->delay_ms != 0) { /* others are not kept waiting */
-        uint32_t delay = call->fault->delay_ms;
+    die_if(&call->fault, SIM_KILL_BEFORE);
+    if (call->fault.delay_ms != 0) { /* others are not kept waiting */
         unlock(call);
-        wait_for(delay);
+        wait_for(call->fault.delay_ms);
         TRY(lock(call));
     }
-    if (call->fault != NULL && call->fault->result != NVML_SUCCESS)
-        return (nvmlReturn_t)call->fault->result;
+    if (call->fault.result != NVML_SUCCESS) return (nvmlReturn_t)call->fault.result;
     call->file = file;
     call->writes = access == WRITES;
     call->now = &file->images[file->current];
@@ -146,9 +144,9 @@ nvmlReturn_t call_begin(struct call *call, const char *function, uint32_t gpu, e
 
 nvmlReturn_t keep(struct call *call)
 {
-    die_if(call->fault, SIM_KILL_WHILE);
+    die_if(&call->fault, SIM_KILL_WHILE);
     __atomic_store_n(&file->current, !file->current, __ATOMIC_SEQ_CST);
-    die_if(call->fault, SIM_KILL_AFTER);
+    die_if(&call->fault, SIM_KILL_AFTER);
     return NVML_SUCCESS;
 }
 
