@@ -1,6 +1,6 @@
 """What is asked of a pool, already admitted: whole numbers and parsed selectors."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from apportion.placement.selectors import ANYTHING, Selector
@@ -32,6 +32,16 @@ class DeviceAsk:
     count: int = 1
     units: int = 1
     selector: Selector = ANYTHING
+    _hash: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Work out the hash once: asks are looked up by it at each decision."""
+        parts = (self.cls, self.count, self.units, self.selector)
+        object.__setattr__(self, "_hash", hash(parts))
+
+    def __hash__(self) -> int:
+        """Return what was worked out once."""
+        return self._hash
 
     def scarcity(self) -> tuple[int, int]:
         """Rank it among others: the one with the largest pieces has the fewest places."""
@@ -74,6 +84,6 @@ class Ask:
     @property
     def placed_freely(self) -> bool:
         """Whether its pieces may lie on any GPUs of a node, or it has but one piece."""
-        if sum(device.count for device in self.devices) <= 1:
+        if self.together == "node" and not self.apart:
             return True
-        return self.together == "node" and not self.apart
+        return sum(device.count for device in self.devices) <= 1

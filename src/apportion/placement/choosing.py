@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from itertools import islice
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from apportion.placement.asks import Ask
-from apportion.placement.models import State
-from apportion.placement.orders import LAST, Cell, Group, Order, Stock
+from apportion.placement.keys import NO_KEY
+from apportion.placement.models import HOST_FULL, State
+from apportion.placement.orders import Cell, Group, Order, Stock
 from apportion.placement.shelves import Shelves, Standing
 from apportion.placement.state import GpuState
 from apportion.placement.topology import Rank, nearest
@@ -25,6 +27,7 @@ _NODES: Final = 4
 """How many nodes are compared by how well their GPUs reach each other."""
 
 Gpus = tuple[GpuState, ...]
+_rank: Final = itemgetter(0)
 
 
 class Place(NamedTuple):
@@ -45,22 +48,19 @@ def best(shelves: Shelves, order: Order, ask: Ask) -> Place | None:
     if ask.vcpu_milli or ask.memory_mib:
         return _Search(shelves, ask, order).run()
     groups = order.tiers[(order.mask & -order.mask).bit_length() - 1]
-    found: tuple[int, State, Cell] | None = None
+    least, chosen = NO_KEY, None
     for group in groups if order.policy.in_order else islice(groups, _GROUPS):
-        if found is not None and group.least > found[0]:
-            continue
-        cell = group.first
-        place, state = cell.keys.first, group.stock.state
-        group.least = place
-        if found is not None and place == found[0]:
-            # Of one node, the first of its GPUs.
-            ahead = shelves.at(place).gpus(state)[0].id < shelves.at(place).gpus(found[1])[0].id
-        else:
-            ahead = found is None or place < found[0]
-        if ahead:
-            found = place, state, cell
-    assert found is not None  # noqa: S101 - a tier has a group
-    return Place(shelves.at(found[0]), found[1], found[2])
+        place = group.firsts[0][0]
+        if place < least or (place == least and _ahead(shelves.at(place), group, chosen)):
+            least, chosen = place, group
+    assert chosen is not None  # noqa: S101 - a tier has a group
+    return Place(shelves.at(least), chosen.stock.state, chosen.firsts[0][1])
+
+
+def _ahead(standing: Standing, group: Group, other: Group | None) -> bool:
+    """Tell whether a node has a GPU of one group before those of another."""
+    first = standing.gpus(group.stock.state)[0]
+    return other is None or first.id < standing.gpus(other.stock.state)[0].id
 
 
 def nearest_gpus(shelves: Shelves, order: Order, place: Place) -> tuple[Standing, Gpus]:
@@ -106,8 +106,10 @@ class _Search:
             self.full = yardstick.enough(
                 ask.vcpu_milli + yardstick.vcpu_milli, ask.memory_mib + yardstick.memory_mib
             )
+        self.least = min(*self.enough, HOST_FULL + 1) - 1
+        """Below this level no host has enough."""
         self.tier = 0
-        self.bound = LAST
+        self.bound = NO_KEY
         """Only places before this one are better, of those that have the tier looked at."""
         self.rank: tuple[int, int] | None = None
         """(tier, place in the fleet's order): the lowest wins."""
@@ -121,7 +123,7 @@ class _Search:
             if self.rank is not None:
                 if tier > self.rank[0]:
                     break
-                self.bound = self.rank[1] if tier == self.rank[0] else LAST
+                self.bound = self.rank[1] if tier == self.rank[0] else NO_KEY
             self.tier = tier
             for group in groups:
                 self._look(group)
@@ -137,38 +139,63 @@ class _Search:
 
     def _look(self, group: Group) -> None:
         """Look at the cells of a group that may have a better place."""
-        if group.least >= self.bound:
+        if group.host < self.least:
             return
         ask, (vcpu, memory) = self.ask, self.full
-        group.least = LAST
-        for grade, cell in group.cells.items():
-            first = cell.keys.first
-            group.least = min(group.least, first)
+        others: list[Cell] = []
+        for first, cell in group.firsts:
             if first >= self.bound:
-                continue
+                break
+            grade = cell.grade
             if grade[0] >= vcpu and grade[1] >= memory:
                 self._found((self.tier, first), group, cell)
-            elif cell.vcpu_most >= ask.vcpu_milli and cell.memory_most >= ask.memory_mib:
-                self._weigh(group, cell)
+                break
+            if cell.vcpu_most >= ask.vcpu_milli and cell.memory_most >= ask.memory_mib:
+                others.append(cell)
+        if others:
+            self._weigh(group, others)
 
     def _found(self, rank: tuple[int, int], group: Group, cell: Cell | None) -> None:
         self.rank, self.state, self.cell = rank, group.stock.state, cell
         if rank[0] == self.tier:
             self.bound = rank[1]
 
-    def _weigh(self, group: Group, cell: Cell) -> None:
-        looks = _LOOKS if self.weighs else 1
-        state = group.stock.state
-        for standing in self.shelves.having(cell, self.ask, self.enough):
-            if standing.place >= self.bound:
+    def _weigh(self, group: Group, cells: list[Cell]) -> None:
+        """Weigh the first nodes of each cell, those cells first that may be the best."""
+        if not self.weighs:
+            for cell in cells:
+                for standing in islice(self.shelves.having(cell, self.ask, self.enough), 1):
+                    self._better((self.tier, standing.place), group)
+            return
+        ranked = [((self._bound(group, cell), cell.keys.first), cell) for cell in cells]
+        ranked.sort(key=_rank)
+        for least, cell in ranked:
+            if self.rank is not None and least >= self.rank:
                 return
-            exact = self._tier(self.tier, standing, state) if self.weighs else self.tier
-            rank = (exact, standing.place)
-            if self.rank is None or rank < self.rank:
-                self._found(rank, group, None)
-            looks -= 1
-            if not looks:
-                return
+            for standing in islice(self.shelves.having(cell, self.ask, self.enough), _LOOKS):
+                if standing.place >= self.bound:
+                    break
+                exact = self._tier(self.tier, standing, group.stock.state)
+                self._better((exact, standing.place), group)
+
+    def _better(self, rank: tuple[int, int], group: Group) -> None:
+        if self.rank is None or rank < self.rank:
+            self._found(rank, group, None)
+
+    def _bound(self, group: Group, cell: Cell) -> int:
+        """Return a tier that no node of a cell is below, by what the best of its hosts keeps."""
+        ask, host = self.ask, group.host
+        level = self.shelves.yardstick.level(
+            cell.vcpu_most - ask.vcpu_milli, cell.memory_most - ask.memory_mib
+        )
+        if level >= host or self.order is None:
+            return self.tier
+        state, pieces = group.stock.state, self.order.need.pieces
+        choice = self.order.choice(state)
+        assert choice is not None  # noqa: S101 - what cannot be taken is in no order
+        beside = max(0, group.stock.idle - pieces) * (state.worths[host] - state.worths[level])
+        loss = pieces * (state.worths[host] - choice.after.worths[level]) + beside
+        return self.order.policy.grains(state, loss)
 
     def _tier(self, tier: int, standing: Standing, state: State) -> int:
         """Rank a node with all that its GPUs lose when its host has less left."""

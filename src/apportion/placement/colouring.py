@@ -7,15 +7,14 @@ and at each start the ones in the way are exactly those still running.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from apportion.placement.offers import HeldKey
 from apportion.placement.state import GpuState, Held
 from apportion.quantities.units import lowest
 
 
-@dataclass(frozen=True, slots=True)
-class Dealt:
+class Dealt(NamedTuple):
     """The units of each new piece, and the not yet begun bookings that get others."""
 
     units: tuple[int, ...]

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from itertools import islice
 
 from apportion.placement.asks import Ask, AtomClass, DeviceAsk
-from apportion.placement.calendar import Calendars
 from apportion.placement.choosing import best, best_host, nearest_gpus
 from apportion.placement.findings import LOOKED_AT, Finding, defragmentable, full
 from apportion.placement.gangs import Gang
 from apportion.placement.largest import Largest, largest
 from apportion.placement.moving import Movable, Relief, with_one_move
-from apportion.placement.names import Names
-from apportion.placement.offers import PARTITION, HeldKey, Offer
+from apportion.placement.offers import Offer
+from apportion.placement.picture import Picture
 from apportion.placement.policies import DEFAULT, POLICIES, Policy, PolicyName
 from apportion.placement.reasons import why_held
 from apportion.placement.search import (
@@ -28,11 +27,7 @@ from apportion.placement.search import (
     place_on,
     steps_after,
 )
-from apportion.placement.shapes import Shapes
-from apportion.placement.shelves import Shelves
-from apportion.placement.state import FOREVER, NEVER, GpuState, Held, HostHeld, NodeState
-from apportion.placement.timeline import HOST, Endings, endings_of
-from apportion.placement.topology import Topology, topology
+from apportion.placement.state import FOREVER, NEVER, NodeState
 from apportion.placement.verdicts import Verdict
 from apportion.placement.windows import Opening, opening, openings
 
@@ -40,144 +35,8 @@ _REFUSALS_KEPT = 1024
 """How many refusals are remembered while nothing is given back."""
 
 
-class PoolIndex:
+class PoolIndex(Picture):
     """What a pool's nodes and GPUs offer, for placing asks one after the other."""
-
-    def __init__(self, nodes: Iterable[NodeState] = ()) -> None:
-        self.nodes: dict[int, NodeState] = {}
-        self.freed = 0
-        """Counts how often room was given back: a refusal stands while this stands still."""
-        self._gpus: dict[int, GpuState] = {}
-        self._names = Names()
-        nodes = list(nodes)
-        self._shelves = Shelves(nodes)
-        self._reckoned = len(nodes)
-        self._shapes = Shapes()
-        self._calendars = Calendars()
-        self._last_start = NEVER
-        self._endings = Endings()
-        self._held = 0
-        self._refusals: dict[tuple[Ask, int, int], Verdict] = {}
-        self._refused_at = 0
-        for node in nodes:
-            self.add_node(node)
-
-    # -- what there is -----------------------------------------------------------------------------
-
-    def add_node(self, node: NodeState) -> None:
-        """Take a node with its GPUs, and what is held of them, into the picture.
-
-        A node of the same id is replaced, with all that was held on it.
-        """
-        self.remove_node(node.id)
-        self.nodes[node.id] = node
-        self._gpus.update((gpu.id, gpu) for gpu in node.gpus)
-        self._names.add(node)
-        self._shelves.add(node)
-        self._calendars.close()
-        self._shapes.add(node)
-        for ending in endings_of(node):
-            self._hold(ending)
-        self._last_start = max(self._last_start, node.last_start_of_all)
-        self.freed += 1
-        if len(self.nodes) > 2 * self._reckoned:
-            self._reckon()
-
-    def remove_node(self, node_id: int) -> None:
-        """Forget a node, its GPUs and what is held on it; an unknown one is fine."""
-        node = self.nodes.pop(node_id, None)
-        if node is None:
-            return
-        for gpu in node.gpus:
-            del self._gpus[gpu.id]
-        self._names.remove(node)
-        self._calendars.close()
-        self._shelves.remove(node)
-        self._shapes.remove(node)
-        self._held -= sum(1 for _ in endings_of(node))
-
-    def gpu(self, gpu_id: int) -> GpuState:
-        """Return a GPU that is in the picture."""
-        return self._gpus[gpu_id]
-
-    def topology(self, gpu_ids: Iterable[int]) -> Topology:
-        """Return how well the GPUs of some pieces reach each other: see `Topology`.
-
-        Each GPU may come several times; those that are not in the picture are left out.
-        """
-        return topology([self._gpus[each] for each in gpu_ids if each in self._gpus])
-
-    # -- what is held ------------------------------------------------------------------------------
-
-    def book(self, gpu_id: int, key: HeldKey, held: Held) -> None:
-        """Note that units are held; noting it again, or otherwise, replaces what was noted."""
-        gpu = self._gpus.get(gpu_id)
-        if gpu is None:
-            return
-        before = gpu.held.get(key)
-        if before == held:
-            return
-        if before is not None:
-            self.free(gpu_id, key)
-        gpu.put(key, held)
-        self._shelves.gpu_changed(gpu)
-        self._calendars.note(gpu, held.start, held.end)
-        self._last_start = max(self._last_start, held.start)
-        self._hold((held.end, gpu_id, *key))
-        if key[0].startswith(PARTITION) and gpu.standing is not None:
-            self._shapes.recut_changed(gpu.standing.node)
-            self._refusals.clear()  # they gave another reason
-
-    def free(self, gpu_id: int, key: HeldKey) -> None:
-        """Note that units are free again; noting it twice is fine."""
-        gpu = self._gpus.get(gpu_id)
-        held = None if gpu is None else gpu.held.get(key)
-        if gpu is None or held is None:
-            return
-        gpu.drop(key)
-        self._held -= 1
-        self.freed += 1
-        self._shelves.gpu_changed(gpu)
-        self._calendars.note(gpu, held.start, held.end)
-        if key[0].startswith(PARTITION) and gpu.standing is not None:
-            self._shapes.recut_changed(gpu.standing.node)
-
-    def book_host(self, node_id: int, holder: str, held: HostHeld) -> None:
-        """Note that host resources are held by a reservation; noting it otherwise replaces that."""
-        node = self.nodes.get(node_id)
-        if node is None:
-            return
-        before = node.held.get(holder)
-        if before == held:
-            return
-        if before is not None:
-            self.free_host(node_id, holder)
-        node.put(holder, held)
-        self._host_changed(node)
-        self._last_start = max(self._last_start, held.start)
-        self._hold((held.end, node_id, holder, HOST))
-
-    def free_host(self, node_id: int, holder: str) -> None:
-        """Note that a reservation's host resources are free again; noting it twice is fine."""
-        node = self.nodes.get(node_id)
-        if node is None or holder not in node.held:
-            return
-        node.drop(holder)
-        self._held -= 1
-        self.freed += 1
-        self._host_changed(node)
-
-    def advance(self, now: int) -> None:
-        """Let go of everything whose window has ended by ``now``."""
-        for end, place, holder, number in self._endings.due(now):
-            if number == HOST:
-                node = self.nodes.get(place)
-                if node is not None and holder in node.held and node.held[holder].end == end:
-                    self.free_host(place, holder)
-            elif place in self._gpus:
-                held = self._gpus[place].held.get((holder, number))
-                if held is not None and held.end == end:
-                    self.free(place, (holder, number))
 
     # -- choosing ----------------------------------------------------------------------------------
 
@@ -327,17 +186,6 @@ class PoolIndex:
         self._refusals.clear()
         return relief
 
-    def ends(self) -> Iterator[tuple[int, NodeState]]:
-        """Yield when something held ends, in order, and on which node."""
-        for end, place, _, number in self._endings.ascending():
-            if number == HOST:
-                node = self.nodes.get(place)
-            else:
-                gpu = self._gpus.get(place)
-                node = None if gpu is None or gpu.standing is None else gpu.standing.node
-            if node is not None:
-                yield end, node
-
     def _alike(self, ask: Ask, window: tuple[int, int, int], policy: Policy) -> Offer | bool:
         """Place what is decided by states alone: one piece, or whole GPUs, told apart by no name.
 
@@ -414,10 +262,6 @@ class PoolIndex:
                 if node.held and (node.last_start >= end or node.first_end <= start):
                     yield node
 
-    def _timely(self, start: int, end: int) -> bool:
-        """Tell whether anything held starts after a window, or ends before it."""
-        return self._last_start >= end or self._endings.first <= start
-
     def _refuse(self, ask: Ask, start: int, end: int, cut: set[int]) -> Verdict:
         changing = self.nodes if self._timely(start, end) else ()
         refusal = self._shapes.explain(ask, start, end, looked_at=changing, cut=cut)
@@ -425,24 +269,3 @@ class PoolIndex:
             self._refusals.clear()
         self._refusals[ask, start, end] = refusal
         return refusal
-
-    # -- keeping the order -------------------------------------------------------------------------
-
-    def _reckon(self) -> None:
-        """Take the yardstick of hosts anew: the fleet has become another one."""
-        self._reckoned = len(self.nodes)
-        self._shelves = Shelves(self.nodes.values())
-        for node in self.nodes.values():
-            self._shelves.add(node)
-
-    def _host_changed(self, node: NodeState) -> None:
-        self._shelves.host_changed(node)
-        self._shapes.host_changed(node)
-
-    def _hold(self, ending: tuple[int, int, str, int]) -> None:
-        self._endings.add(ending)
-        self._held += 1
-        # What was freed early leaves its end behind; without this, those would pile up for ever.
-        if len(self._endings) > 2 * self._held + 64:
-            nodes = self.nodes.values()
-            self._endings.keep(each for node in nodes for each in endings_of(node))

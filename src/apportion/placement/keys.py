@@ -4,13 +4,15 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Final
 
+NO_KEY: Final = 2**64
+"""Above every key."""
 _BLOCK: Final = 512
 
 
 class Keys:
     """A sorted set of whole numbers; one that is added is not in it, one that is removed is.
 
-    ``first`` is the least of them, while there is one.
+    ``first`` is the least of them, and ``NO_KEY`` where there are none.
     """
 
     __slots__ = ("_blocks", "_lasts", "first")
@@ -18,7 +20,7 @@ class Keys:
     def __init__(self) -> None:
         self._blocks: list[list[int]] = []
         self._lasts: list[int] = []
-        self.first = 0
+        self.first = NO_KEY
 
     def __bool__(self) -> bool:
         return bool(self._blocks)
@@ -29,13 +31,15 @@ class Keys:
 
     def add(self, key: int) -> None:
         """Take one in."""
+        self.first = min(self.first, key)
         if not self._blocks:
             self._blocks.append([key])
             self._lasts.append(key)
-            self.first = key
             return
-        self.first = min(self.first, key)
-        at = min(bisect_left(self._lasts, key), len(self._lasts) - 1)
+        at = bisect_left(self._lasts, key)
+        if at == len(self._lasts):
+            at -= 1
+            self._lasts[at] = key
         block = self._blocks[at]
         insort(block, key)
         if len(block) > _BLOCK:
@@ -43,7 +47,7 @@ class Keys:
             self._blocks.insert(at + 1, block[half:])
             self._lasts.insert(at + 1, block[-1])
             del block[half:]
-        self._lasts[at] = block[-1]
+            self._lasts[at] = block[-1]
 
     def remove(self, key: int) -> None:
         """Take one out."""
@@ -54,8 +58,8 @@ class Keys:
             self._lasts[at] = block[-1]
         else:
             del self._blocks[at], self._lasts[at]
-        if key == self.first and self._blocks:
-            self.first = self._blocks[0][0]
+        if key == self.first:
+            self.first = self._blocks[0][0] if self._blocks else NO_KEY
 
 
 def mixed(number: int) -> int:

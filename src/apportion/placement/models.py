@@ -50,21 +50,19 @@ class State:
     busy: int
     free: int
     parts: tuple[int, ...]
+    whole: bool = field(init=False)
+    """Whether nothing is held of it."""
     worths: tuple[int, ...] = field(init=False)
     stands: tuple["State", ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """Work out once what the state is worth."""
+        self.whole = not self.busy
         levels = range(HOST_FULL + 1)
         self.worths = tuple(self.model.worth(self, host) for host in levels)
         family = self.model.family
         alone = self.busy or family is self.model
         self.stands = (self,) if alone else (self, family.state(0))
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing is held of it."""
-        return not self.busy
 
     def taken(self, units: int, part: int | None) -> "State":
         """Return the state of the GPU once a piece is taken from it."""

@@ -1,18 +1,19 @@
 """For one kind of request, what there is to choose from, best first, kept up as it changes."""
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final, Literal
 
 from apportion.placement.asks import Ask, AtomClass
 from apportion.placement.hosts import Grade
-from apportion.placement.keys import Keys
+from apportion.placement.keys import NO_KEY, Keys
 from apportion.placement.models import Model, State
 from apportion.placement.policies import Policy
 from apportion.placement.selectors import Selector
 
-LAST: Final = 2**64
-"""After every place in the fleet's order."""
+_place: Final = itemgetter(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -33,23 +34,44 @@ class Cell:
 class Group:
     """The cells of one stock whose hosts have one level: alike in all that a policy looks at.
 
-    No node of it stands before ``least``.
+    ``firsts`` has each cell with the first place in it, in the order of those; ``entered`` the
+    orders that the group can serve, with its tier in each.
     """
 
     stock: "Stock"
     host: int
-    least: int = LAST
     cells: dict[Grade, Cell] = field(default_factory=dict[Grade, Cell])
+    firsts: list[tuple[int, Cell]] = field(default_factory=list[tuple[int, Cell]])
+    entered: list[tuple["Order", int]] = field(default_factory=list[tuple["Order", int]])
 
-    @property
-    def first(self) -> Cell:
-        """The cell with the first of all its nodes; there has to be one."""
-        cells = iter(self.cells.values())
-        first = next(cells)
-        for cell in cells:
-            if cell.keys.first < first.keys.first:
-                first = cell
-        return first
+    def add(self, grade: Grade, place: int) -> Cell:
+        """Put a node into the cell of its grade."""
+        cell = self.cells.get(grade)
+        if cell is None:
+            cell = self.cells[grade] = Cell(self, grade)
+            insort(self.firsts, (place, cell), key=_place)
+        elif place < cell.keys.first:
+            self._leads(cell, cell.keys.first, place)
+        cell.keys.add(place)
+        return cell
+
+    def remove(self, cell: Cell, place: int) -> None:
+        """Take a node out of its cell."""
+        cell.keys.remove(place)
+        first = cell.keys.first
+        if first == NO_KEY:
+            del self.cells[cell.grade]
+            del self.firsts[bisect_left(self.firsts, place, key=_place)]
+        elif place < first:
+            self._leads(cell, place, first)
+
+    def _leads(self, cell: Cell, before: int, after: int) -> None:
+        """Note that another place than before is the first of a cell."""
+        if len(self.firsts) > 1:
+            del self.firsts[bisect_left(self.firsts, before, key=_place)]
+            insort(self.firsts, (after, cell), key=_place)
+        else:
+            self.firsts[0] = (after, cell)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,21 +143,20 @@ class Order:
         return not self.parts_gpus and ask.together in ("node", "numa")
 
     def enter(self, group: Group) -> None:
-        """Take in a group that has a node now."""
+        """Take in a group that has a node now, if it can serve the need."""
         tier = self._tier_of(group)
         if tier >= 0:
             self.tiers.setdefault(tier, {})[group] = None
             self.mask |= 1 << tier
+            group.entered.append((self, tier))
 
-    def leave(self, group: Group) -> None:
+    def leave(self, group: Group, tier: int) -> None:
         """Take out a group that has no node any more."""
-        tier = self._tier_of(group)
-        if tier >= 0:
-            groups = self.tiers[tier]
-            del groups[group]
-            if not groups:
-                del self.tiers[tier]
-                self.mask ^= 1 << tier
+        groups = self.tiers[tier]
+        del groups[group]
+        if not groups:
+            del self.tiers[tier]
+            self.mask ^= 1 << tier
 
     def ascending(self) -> Iterator[tuple[int, dict[Group, None]]]:
         """Yield the tiers that have groups, lowest first."""
@@ -168,11 +189,11 @@ class Order:
 
     def _tier_of(self, group: Group) -> int:
         """Return a group's tier; -1 where it cannot serve the need."""
-        state, idle = group.stock.state, group.stock.idle
-        known = (state, idle, group.host)
+        stock, host = group.stock, group.host
+        known = (stock.state, stock.idle, host)
         tier = self._tier.get(known)
         if tier is None:
-            tier = self._tier[known] = self._ranked(state, idle, group.host)
+            tier = self._tier[known] = self._ranked(*known)
         return tier
 
     def _ranked(self, state: State, idle: int, host: int) -> int:

@@ -121,14 +121,23 @@ class Shelves:
         if after is before:
             return
         gpu.state = after
+        stands = standing.stands
         for state in before.stands:
-            gpus, _ = standing.stands[state]
-            self._stand(standing, state, tuple(each for each in gpus if each is not gpu))
+            gpus, cell = stands[state]
+            if len(gpus) > 1:
+                self._stand(
+                    standing, state, cell, tuple([each for each in gpus if each is not gpu])
+                )
+                continue
+            del stands[state]
+            if cell is not None:
+                self._vacate(cell, standing.place)
         for state in after.stands:
-            gpus, _ = standing.stands.get(state, _NONE)
-            self._stand(standing, state, _with(gpus, gpu))
+            gpus, cell = stands.get(state, _NONE)
+            self._stand(standing, state, cell, _with(gpus, gpu))
         alone = standing.alone
-        if alone is None or alone.group.stock is self.apart or not after.worths[standing.host]:
+        beside = alone is not None and alone.group.stock is self.beside
+        if beside != bool(after.worths[standing.host]):
             self._stand_alone(standing)
 
     def host_changed(self, node: NodeState) -> None:
@@ -160,9 +169,7 @@ class Shelves:
             shared = Selector(device.selector.on_group)
             need = Need(device.cls, device.units, pieces, shared, _reach(shared, pieces, together))
             if len(self._asked) >= ORDERS_KEPT:
-                self._asked.clear()
-                self._orders.clear()
-                self._interested.clear()
+                self._forget_orders()
             found = self._asked[asked] = self._orders.get((need, policy)) or self._made(
                 need, policy
             )
@@ -171,6 +178,14 @@ class Shelves:
     def knows_all(self, order: Order) -> bool:
         """Tell whether an order of several pieces has every node on which they have room."""
         return not (order.parts_gpus or order.need.reach == "model" or self.mixing)
+
+    def _forget_orders(self) -> None:
+        self._asked.clear()
+        self._orders.clear()
+        self._interested.clear()
+        for stock in self._stocks.values():
+            for group in stock.groups.values():
+                group.entered.clear()
 
     def _made(self, need: Need, policy: Policy) -> Order:
         made = self._orders[need, policy] = Order(need, policy)
@@ -229,15 +244,13 @@ class Shelves:
             self._vacate(standing.alone, standing.place)
             standing.alone = None
 
-    def _stand(self, standing: Standing, state: State, gpus: tuple[GpuState, ...]) -> None:
+    def _stand(
+        self, standing: Standing, state: State, cell: Cell | None, gpus: tuple[GpuState, ...]
+    ) -> None:
         """Have these GPUs of a node in a state; of wholly free ones each number has its cell."""
-        _, cell = standing.stands.get(state, _NONE)
-        if cell is not None and (state.whole or not gpus):
+        if cell is not None and state.whole:
             self._vacate(cell, standing.place)
             cell = None
-        if not gpus:
-            del standing.stands[state]
-            return
         if cell is None and state.free:
             stock = self._stock(state, len(gpus) if state.whole else 0)
             cell = self._occupy(standing, stock)
@@ -253,8 +266,11 @@ class Shelves:
     def _stand_alone(self, standing: Standing) -> None:
         """Put a node where its host stands alone, by whether its GPUs are of use."""
         host = standing.host
-        useful = any(state.worths[host] for state in standing.stands)
-        stock = self.beside if useful else self.apart
+        stock = self.apart
+        for state in standing.stands:
+            if state.worths[host]:
+                stock = self.beside
+                break
         alone = standing.alone
         if alone is not None:
             if alone.group.stock is stock:
@@ -266,28 +282,19 @@ class Shelves:
         group = stock.groups.get(standing.host)
         if group is None:
             group = stock.groups[standing.host] = Group(stock, standing.host)
-        cell = group.cells.get(standing.grade)
-        if cell is None:
-            fresh = not group.cells
-            cell = group.cells[standing.grade] = Cell(group, standing.grade)
-            if fresh:
-                for order in self._orders_of(stock.state.model):
-                    order.enter(group)
-        cell.keys.add(standing.place)
-        group.least = min(group.least, standing.place)
+            for order in self._orders_of(stock.state.model):
+                order.enter(group)
+        cell = group.add(standing.grade, standing.place)
         _widen(cell, standing.node)
         return cell
 
     def _vacate(self, cell: Cell, place: int) -> None:
-        cell.keys.remove(place)
-        if cell.keys:
-            return
         group = cell.group
-        del group.cells[cell.grade]
+        group.remove(cell, place)
         if not group.cells:
             del group.stock.groups[group.host]
-            for order in self._orders_of(group.stock.state.model):
-                order.leave(group)
+            for order, tier in group.entered:
+                order.leave(group, tier)
 
     def _orders_of(self, model: Model) -> list[Order]:
         if model is self._no_gpu:
@@ -301,7 +308,9 @@ class Shelves:
 
 def _with(gpus: tuple[GpuState, ...], gpu: GpuState) -> tuple[GpuState, ...]:
     """Add a GPU in the order of their ids."""
-    if not gpus or gpus[-1].id < gpu.id:
+    if not gpus:
+        return (gpu,)
+    if gpus[-1].id < gpu.id:
         return (*gpus, gpu)
     return tuple(sorted((*gpus, gpu), key=_id))
 

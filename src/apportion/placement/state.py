@@ -96,7 +96,7 @@ class GpuState:
     @property
     def capacity(self) -> int:
         """The mask that slots or shares are taken from."""
-        return span(0, self.ruler)
+        return (1 << self.ruler) - 1
 
     @property
     def seats(self) -> int:
@@ -106,14 +106,12 @@ class GpuState:
     @property
     def idle(self) -> int:
         """What is free in every window: units by count, or atoms of a MIG GPU."""
-        if not self.held:
-            return len(self.atoms) if self.split == "mig" else self.ruler
         if self.split == "mig":
             return sum(1 for atom in self.atoms if not atom.units & self.busy_ever)
         if self.last_start < self.first_end:
-            units = self.ruler - (self.busy_ever & self.capacity).bit_count()
-            full = self.seats and (self.busy_ever & self.seats).bit_count() >= SEATS
-            return 0 if full else max(0, units)
+            if self.split == "shares" and (self.busy_ever & self.seats).bit_count() >= SEATS:
+                return 0
+            return self.ruler - (self.busy_ever & self.capacity).bit_count()
         units, holders = self._counted()
         return 0 if self.seats and holders.top >= SEATS else max(0, self.ruler - units.top)
 
@@ -126,6 +124,8 @@ class GpuState:
 
     def busy(self, start: int, end: int) -> int:
         """Return the units that somebody has at some instant of the window."""
+        if self.last_start < end and self.first_end > start:
+            return self.busy_ever
         mask = 0
         for units in self.held_in(start, end):
             mask |= units
@@ -177,9 +177,7 @@ class GpuState:
         if key in self.held:
             self.drop(key)
         self.held[key] = held
-        self.busy_ever |= held.units
-        self.last_start = max(self.last_start, held.start)
-        self.first_end = min(self.first_end, held.end)
+        self._widen(held)
         if self._units is not None:
             self._count(held, 1)
 
@@ -194,9 +192,13 @@ class GpuState:
     def _gather(self) -> None:
         self.busy_ever, self.last_start, self.first_end = 0, NEVER, FOREVER
         for held in self.held.values():
-            self.busy_ever |= held.units
-            self.last_start = max(self.last_start, held.start)
-            self.first_end = min(self.first_end, held.end)
+            self._widen(held)
+
+    def _widen(self, held: Held) -> None:
+        """Take up one more of what is held."""
+        self.busy_ever |= held.units
+        self.last_start = max(self.last_start, held.start)
+        self.first_end = min(self.first_end, held.end)
 
     def _counted(self) -> tuple[Skyline, Skyline]:
         """Return how many units and seats are held when; kept from the first time it is asked.

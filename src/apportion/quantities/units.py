@@ -47,12 +47,14 @@ def lowest(mask: int, count: int) -> int:
     A contiguous piece keeps the database's index small; where none is long enough, the lowest units
     are taken. Raises ValueError when the mask holds fewer units.
     """
-    runs = list(ranges(mask))
-    fitting = [(high - low, low) for low, high in runs if high - low >= count]
-    if fitting:
-        return span(min(fitting)[1], count)
+    tightest = start = 0
+    for low, high in ranges(mask):
+        if high - low >= count and not 0 < tightest <= high - low:
+            tightest, start = high - low, low
+    if tightest:
+        return span(start, count)
     taken = 0
-    for low, high in runs:
+    for low, high in ranges(mask):
         size = min(count, high - low)
         taken |= span(low, size)
         count -= size
