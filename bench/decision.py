@@ -44,6 +44,8 @@ PROFILES: Final = (
     ("7g.80gb", 8, (0,)),
 )
 SLICES: Final = 8
+ANY_SIZE: Final = range(len(PROFILES))
+LARGEST: Final = ANY_SIZE[-1:]
 KINDS: Final = 20
 """Attribute classes: GPUs of as many models, eight a node."""
 SMALL: Final = 1_000
@@ -83,6 +85,7 @@ class Pool:
         self.asks = asks
         self.timings = Timings()
         self.held: list[tuple[str, Offer]] = []
+        self.units = 0
         self._number = 0
 
     def decide(self, ask: Ask, start: int = 0, end: int = FOREVER) -> Offer | None:
@@ -104,6 +107,7 @@ class Pool:
             return None
         self.timings.accepted.append(took)
         self.held.append((holder, answer))
+        self.units += _units(answer)
         return answer
 
     def release(self) -> None:
@@ -111,24 +115,26 @@ class Pool:
         at = self.rng.randrange(len(self.held))
         self.held[at], self.held[-1] = self.held[-1], self.held[at]
         holder, offer = self.held.pop()
+        self.units -= _units(offer)
         for number, piece in enumerate(offer.pieces):
             self.index.free(piece.gpu, (holder, number))
         self.index.free_host(offer.node, holder)
 
     def fill(self, units: int) -> None:
         """Ask until so many units are held, or hardly anything finds room."""
-        held = refused = 0
-        while held < units and refused < 1_000:
-            offer = self.decide(self.asks(self.rng))
-            refused = 0 if offer else refused + 1
-            if offer is not None:
-                held += sum(piece.units.bit_count() for piece in offer.pieces)
+        refused = 0
+        while self.units < units and refused < 1_000:
+            refused = 0 if self.decide(self.asks(self.rng)) else refused + 1
 
     def stir(self, count: int) -> None:
         """Let go and ask again, so many times."""
         for _ in range(count):
             self.release()
             self.decide(self.asks(self.rng))
+
+
+def _units(offer: Offer) -> int:
+    return sum(piece.units.bit_count() for piece in offer.pieces)
 
 
 def memory() -> int:
@@ -158,12 +164,12 @@ def fleet(gpus: int, split: str) -> list[NodeState]:
     ]
 
 
-def asks_for(split: str) -> Callable[[random.Random], Ask]:
+def asks_for(split: str, sizes: range = ANY_SIZE) -> Callable[[random.Random], Ask]:
     """Return what draws asks: half of them for one model, half for any."""
     made: dict[tuple[int, int], Ask] = {}
 
     def draw(rng: random.Random) -> Ask:
-        kind, size = rng.randrange(2 * KINDS), rng.randrange(len(PROFILES))
+        kind, size = rng.randrange(2 * KINDS), rng.choice(sizes)
         found = made.get((kind, size))
         if found is None:
             model = (Expression("gpuModel", "In", (f"M{kind}",)),) if kind < KINDS else ()
@@ -180,41 +186,54 @@ def asks_for(split: str) -> Callable[[random.Random], Ask]:
 
 
 def in_turns(pools: dict[int, Pool], each: int) -> None:
-    """Stir the pools in turns, timing only this."""
+    """Stir the pools in turns, timing only this; the collector of garbage runs only here."""
     gc.freeze()
+    gc.enable()
     for pool in pools.values():
         pool.timings = Timings()
     for _ in range(ROUNDS):
         for pool in pools.values():
             pool.stir(each)
+    gc.disable()
 
 
-def by_size(split: str, percent: int) -> Figures:
-    """Time windows that start now, in a small and a large fleet that are this full."""
-    name = ("mig" if split == "mig" else "slot") + (".half" if percent == 50 else "")
-    pools: dict[int, Pool] = {}
-    for gpus in (SMALL, LARGE):
-        before = memory()
-        built = fleet(gpus, split)
-        given = memory()
-        pools[gpus] = pool = Pool(built, asks_for(split))
-        indexed = memory()
-        pool.fill(gpus * SLICES * percent // 100)
-        pool.stir(min(gpus * 4, 100_000))
-        pool.timings = Timings()
-        if gpus == LARGE:
-            yield f"decision.{name}.memory_bytes_per_gpu", (memory() - before) / gpus
-            yield f"decision.{name}.memory_bytes_per_gpu.given", (given - before) / gpus
-            yield f"decision.{name}.memory_bytes_per_gpu.index", (indexed - given) / gpus
-            yield f"decision.{name}.bookings_per_gpu", len(pool.held) / gpus
-    in_turns(pools, 200 if QUICK else 2_000)
+def by_size(split: str) -> Figures:
+    """Time windows that start now, in a small and a large fleet, half full and then 95 % full."""
+    gc.disable()
+    name = "mig" if split == "mig" else "slot"
+    memory_of = f"decision.{name}.memory_bytes_per_gpu"
+    pools: dict[int, Pool] = {SMALL: Pool(fleet(SMALL, split), asks_for(split))}
+    before = memory()
+    built = fleet(LARGE, split)
+    given = memory()
+    pools[LARGE] = Pool(built, asks_for(split))
+    yield f"{memory_of}.given", (given - before) / LARGE
+    yield f"{memory_of}.index", (memory() - given) / LARGE
+    for kind, percent in ((f"{name}.half", 50), (name, 95)):
+        for gpus, pool in pools.items():
+            pool.fill(gpus * SLICES * percent // 100)
+            pool.stir(min(gpus * 4, 100_000))
+            pool.timings = Timings()
+        yield f"decision.{kind}.bookings_per_gpu", len(pools[LARGE].held) / LARGE
+        yield f"decision.{kind}.memory_bytes_per_gpu", (memory() - before) / LARGE
+        in_turns(pools, 200 if QUICK else 2_000)
+        accepted = {gpus: pool.timings.accepted for gpus, pool in pools.items()}
+        yield from _by_fleet(f"decision.{kind}.", accepted)
+    # What hardly any GPU has room for any more is refused, each time after something was let go.
     for gpus, pool in pools.items():
-        yield f"decision.{name}.median_us.{gpus}", statistics.median(pool.timings.accepted)
-        refused = pool.timings.refused
-        if len(refused) > ROUNDS:
-            yield f"decision.{name}.refused_median_us.{gpus}", statistics.median(refused)
-    small, large = (statistics.median(pool.timings.accepted) for pool in pools.values())
-    yield f"decision.{name}.growth", large / small
+        pool.asks = asks_for(split, LARGEST)
+        pool.fill(gpus * SLICES)
+    in_turns(pools, 200 if QUICK else 2_000)
+    refused = {gpus: pool.timings.refused for gpus, pool in pools.items()}
+    yield from _by_fleet(f"decision.{name}.refused_", refused)
+
+
+def _by_fleet(kind: str, times: dict[int, list[float]]) -> Figures:
+    """Tell the median in each fleet, and how it grows from the small to the large one."""
+    medians = {gpus: statistics.median(each) for gpus, each in times.items()}
+    for gpus, median in medians.items():
+        yield f"{kind}median_us.{gpus}", median
+    yield f"{kind}growth", medians[LARGE] / medians[SMALL]
 
 
 def ahead(split: str) -> Figures:
@@ -307,8 +326,7 @@ def run() -> dict[str, float]:
     """Return all figures, and print them."""
     figures: dict[str, float] = {}
     for split in ("mig", "slots"):
-        for percent in (50, 95):
-            figures.update(_alone(by_size, split, percent))
+        figures.update(_alone(by_size, split))
         figures.update(_alone(ahead, split))
     figures.update(_alone(hosts))
     figures.update(_alone(hosts_by_size))
