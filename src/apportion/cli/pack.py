@@ -108,7 +108,7 @@ def _report(result: PackResult, caps: ClusterGpuCaps) -> list[str]:
     used = [gpu for gpu in result.gpus if gpu.placed]
     lines: list[str] = []
     for gpu in used:
-        rest = ((gpu.free_share, "free"), (gpu.stranded_share, "stranded"))
+        rest = ((gpu.free_share, _free(gpu)), (gpu.stranded_share, "stranded"))
         words = "".join(f", {exact_text(share)} {word}" for share, word in rest if share)
         lines.append(f"GPU {gpu.index}: {gpu.mechanism}{words}")
         units, cells = _cells(gpu, caps)
@@ -118,6 +118,13 @@ def _report(result: PackResult, caps: ClusterGpuCaps) -> list[str]:
         lines.append(f"not placed ({len(result.unplaced)}):")
         lines += [f"  {entry.label}: {entry.reason}" for entry in result.unplaced]
     return lines
+
+
+def _free(gpu: PackedGpu) -> str:
+    """Say beside what is free of instances the largest that fits: a sum alone promises too much."""
+    if gpu.mechanism is not Mechanism.MIG:
+        return "free"
+    return f"free (the largest that fits: {gpu.largest_profile or 'none'})"
 
 
 def _proven(proof: Proof | None) -> str:
@@ -165,6 +172,7 @@ def _document(result: PackResult, caps: ClusterGpuCaps, strategy: str) -> Mappin
                 "mechanism": gpu.mechanism,
                 "placed": [_placed(entry) for entry in gpu.placed],
                 "free": gpu.free_share,
+                "largest_profile": gpu.largest_profile,
                 "stranded": gpu.stranded_share,
             }
             for gpu in result.gpus

@@ -46,13 +46,16 @@ class PackedGpu:
     """One GPU; ``mechanism`` None where nothing sits on it.
 
     ``stranded_share`` is the part of the GPU that nothing can use beside what is there: slice 7
-    beside seven 1g, two of 100 MPS units beside seven slots.
+    beside seven 1g, two of 100 MPS units beside seven slots. ``largest_profile`` is the largest
+    instance that still fits beside what is there, by memory slices: a sum alone does not tell. None
+    where there is none, and on a GPU that is not split by MIG, all of whose free share can be had.
     """
 
     index: int
     mechanism: Mechanism | None
     placed: tuple[PlacedAsk, ...]
     stranded_share: Fraction
+    largest_profile: str | None = None
 
     @property
     def free_share(self) -> Fraction:
@@ -164,6 +167,14 @@ class Item:
     choice: MechanismChoice
 
 
+def _mask(layout: Iterable[Placement]) -> int:
+    """Return the units that instances take together."""
+    occupied = 0
+    for placement in layout:
+        occupied |= placement.mask
+    return occupied
+
+
 @dataclass(slots=True)
 class Bin:
     """One GPU while it is being filled."""
@@ -228,6 +239,7 @@ class Packer:
                 mechanism=gpu.mechanism,
                 placed=tuple(self._placed(gpu, labels)),
                 stranded_share=self._stranded(gpu),
+                largest_profile=self._largest(gpu),
             )
             for gpu in self.bins
         )
@@ -327,12 +339,22 @@ class Packer:
         if layout is None:
             return Fraction(0)
         board = self._caps.board
-        occupied = 0
-        for placement in layout:
-            occupied |= placement.mask
+        occupied = _mask(layout)
         used = sum(profile.compute_slices for profile in self._of(gpu.items))
         lost = stranded(board, occupied, compute_used=used).compute_slices or 0
         return Fraction(lost, board.compute_slices)
+
+    def _largest(self, gpu: Bin) -> str | None:
+        layout = self._layout(gpu.items) if gpu.mechanism is Mechanism.MIG else None
+        if layout is None:
+            return None
+        occupied = _mask(layout)
+        fitting = (
+            (max(sizes), profile.compute_slices, -len(profile.name), profile.name)
+            for profile in self._caps.offered
+            if (sizes := [each.size for each in profile.placements if not each.mask & occupied])
+        )
+        return max(fitting, default=(0, 0, 0, None))[-1]
 
     def _placed(self, gpu: Bin, labels: Sequence[str]) -> Iterable[PlacedAsk]:
         layout = self._layout(gpu.items) if gpu.mechanism is Mechanism.MIG else None

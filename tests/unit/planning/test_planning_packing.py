@@ -51,6 +51,29 @@ def test_two_that_do_not_fit_together_leave_the_second_with_its_reason():
     )
 
 
+@pytest.mark.parametrize(
+    ("asks", "free", "largest"),
+    [
+        ("a:3g.20gb", "4/7", "4g.20gb"),
+        ("a:1g.5gb b:1g.5gb c:1g.5gb", "4/7", "4g.20gb"),
+        ("a:4g.20gb b:1g.5gb", "2/7", "2g.10gb"),
+        ("a:3g.20gb b:3g.20gb", "0", None),
+        (" ".join(["a:1g.5gb"] * 6), "1/7", "1g.10gb"),
+    ],
+)
+def test_beside_what_is_free_stands_the_largest_instance_that_fits(asks, free, largest):
+    [gpu] = pack(asks, 1, MIG).gpus
+    assert (gpu.free_share, gpu.largest_profile) == (Fraction(free), largest)
+    if largest is not None:
+        assert not pack(f"{asks} z:{largest}", 1, MIG).unplaced
+
+
+def test_of_what_is_shared_by_count_all_that_is_free_can_be_had():
+    [gpu] = pack("a:0.8", 1).gpus
+    assert (gpu.free_share, gpu.largest_profile) == (Fraction(1, 5), None)
+    assert not pack("a:0.8 b:0.2", 1).unplaced
+
+
 def test_ten_tenths_fill_a_gpu_and_the_eleventh_is_refused():
     result = pack(" ".join(["a:0.1"] * 11), 1)
     assert result.gpus[0].free_share == 0
