@@ -47,7 +47,7 @@ from apportion.placement.asks import Split
 from apportion.placement.offers import PARTITION
 from apportion.quantities.units import to_multirange
 from apportion.store.batches import as_rows
-from apportion.store.connections import Connection, one_trip
+from apportion.store.connections import Connection
 from apportion.store.errors import Violation, guards, register
 from apportion.store.sql import load
 
@@ -237,7 +237,7 @@ async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[
     parameters = {"rows": as_rows(rows)}
     try:
         # Clashes are rare, and ON CONFLICT searches the constraint's index twice for every row.
-        async with one_trip(connection):
+        async with connection.transaction():
             await connection.execute(_QUERIES["insert_all"], parameters)
     except ExclusionViolation:
         cursor = await connection.execute(_QUERIES["insert_those_free"], parameters)

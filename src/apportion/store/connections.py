@@ -151,23 +151,6 @@ async def retrying(
 
 
 @asynccontextmanager
-async def one_trip(connection: Connection) -> AsyncGenerator[None]:
-    """Send what the block executes in one go; where any of it is refused, all of it is undone.
-
-    The refusal comes at the end of the block, and the transaction goes on as if the block had not
-    been. What it selects is there when the block has ended.
-    """
-    try:
-        async with connection.pipeline():
-            await connection.execute("SAVEPOINT one_trip")
-            yield
-            await connection.execute("RELEASE SAVEPOINT one_trip")
-    except Error:
-        await connection.execute("ROLLBACK TO SAVEPOINT one_trip")
-        raise
-
-
-@asynccontextmanager
 async def _begin(pool: Pool) -> AsyncGenerator[Connection]:
     async with pool.connection() as connection, connection.transaction():
         yield connection
