@@ -372,6 +372,11 @@ def test_a_machine_passes_or_says_all_that_is_wrong(agent):
     )
 
 
+def test_a_document_that_somebody_wrote_by_hand_passes_no_check_of_the_driver():
+    result = run_check("diag.nvml", {"gpus": [{"index": 0, "uuid": "GPU-1"}]})
+    assert result.details == ("no driver has said what is there",)
+
+
 def test_checks_are_a_registry():
     register_check("diag.fans", lambda document: iter([f"{len(document['gpus'])} fans"]))
     result = run_check("diag.fans", {"gpus": []})

@@ -42,7 +42,10 @@ def run_check(name: str, document: Document) -> Result:
 
 def _nvml(document: Document) -> Iterator[str]:
     """Judge that every GPU answers, with the memory and profiles it should have, in good health."""
-    yield from document["problems"]
+    yield from document.get("problems", ())
+    if document.get("driver") is None:
+        yield "no driver has said what is there"
+        return
     if not document["gpus"]:
         yield "there is no GPU"
     for gpu in document["gpus"]:
