@@ -85,6 +85,7 @@ def test_every_reason_of_an_atom_is_documented():
     written |= set(re.findall(r'return "(failed)"', code))
     named = (
         "PARTITION_PENDING|NOT_CONVERGED|NOT_CHECKED|NOT_PASSED|SPLIT|MISSING|NEEDS_RESET|FOREIGN"
+        "|NOT_IN_DRIVER"
     )
     written |= set(re.findall(rf'(?:{named}): Final = "(\w+)"', code))
     assert documented == written

@@ -16,7 +16,7 @@ from typing import Final
 from apportion.errors import InvalidInputError
 from apportion.geometry import Board, Placement, Profile, find_board, parse_profile
 from apportion.nodes import on_demand
-from apportion.nodes.schemas import GpuReport, MigInstance
+from apportion.nodes.schemas import DriverProfile, GpuReport, MigInstance
 from apportion.nodes.specs import AtomSpec, Attributes, GpuSpec, atom_key
 from apportion.pools.policy import DYNAMIC, PoolPolicy, mps_units
 from apportion.quantities.units import WHOLE, span, to_multirange
@@ -50,11 +50,13 @@ def derive(
     model: str,
     sharing: str,
     policy: PoolPolicy,
-    awaits: str | None = None,
+    awaits: str | None,
+    told: on_demand.Told,
 ) -> GpuSpec:
     """Derive a GPU's split and atoms from its report and its pool's mode.
 
-    ``awaits``: what a new node has yet to do before it takes work.
+    ``awaits``: what a new node has yet to do before it takes work. ``told``: the profiles that the
+    node's driver has for the GPU, which win over the table of boards.
     """
     demand = sharing == "mig" and policy.mig_layout == DYNAMIC
     split = "mig" if demand else _split(report, sharing, policy)
@@ -72,9 +74,10 @@ def derive(
     )
     match split:
         case "mig":
-            parts = tuple(_instances(report, board, sharing, common))
+            parts = tuple(_instances(report, board, sharing, common, told))
             if demand and board is not None:
                 parts = on_demand.places(report, board, common, parts)
+                parts = on_demand.as_told(parts, board, told)
             ruler = board.ruler.units if board is not None and board.ruler is not None else 1
         case "slots":
             ruler = policy.replicas or 1
@@ -165,13 +168,13 @@ def _shares(report: GpuReport, count: int, common: Attributes) -> AtomSpec:
 
 
 def _instances(
-    report: GpuReport, board: Board | None, sharing: str, common: Attributes
+    report: GpuReport, board: Board | None, sharing: str, common: Attributes, told: on_demand.Told
 ) -> Iterator[AtomSpec]:
     by_instance: dict[int, list[MigInstance]] = {}
     for instance in report.mig.instances:
         by_instance.setdefault(instance.gi_id, []).append(instance)
     for instances in by_instance.values():
-        yield _instance(report, board, sharing, common, instances)
+        yield _instance(report, board, sharing, common, instances=instances, told=told)
 
 
 def _instance(
@@ -179,7 +182,9 @@ def _instance(
     board: Board | None,
     sharing: str,
     common: Attributes,
+    *,
     instances: list[MigInstance],
+    told: on_demand.Told,
 ) -> AtomSpec:
     first = instances[0]
     found = None if board is None else _placement(board, first)
@@ -212,7 +217,7 @@ def _instance(
         reason = "compute_instance_smaller_than_gpu_instance"
     elif sharing != "mig":
         reason = "pool_does_not_share_by_mig"
-    elif _is_less(first, profile):
+    elif _is_less(first, profile, told.get(profile.name)):
         reason = "delivered_less"
     return AtomSpec(
         key=atom_key(report, profile, placement),
@@ -251,16 +256,20 @@ def _placement(board: Board, instance: MigInstance) -> tuple[Profile, Placement]
     return None
 
 
-def _is_less(instance: MigInstance, profile: Profile) -> bool:
+def _is_less(instance: MigInstance, profile: Profile, told: DriverProfile | None) -> bool:
     """Tell whether an instance has less than its profile promises, where both are known.
 
-    Drivers keep a little memory for themselves, each another bit: a sixteenth is no difference.
+    What the driver says of the profile counts, where it has. Drivers keep a little memory for
+    themselves, each another bit: a sixteenth is no difference.
     """
-    if instance.sm_count is not None and profile.sm is not None and instance.sm_count < profile.sm:
+    sm_count, memory_mib = profile.sm, profile.memory_mib
+    if told is not None:
+        sm_count, memory_mib = told.sm_count, told.memory_mib
+    if instance.sm_count is not None and sm_count is not None and instance.sm_count < sm_count:
         return True
-    if instance.memory_mib is None or profile.memory_mib is None:
+    if instance.memory_mib is None or memory_mib is None:
         return False
-    return 16 * instance.memory_mib < 15 * profile.memory_mib
+    return 16 * instance.memory_mib < 15 * memory_mib
 
 
 def _gpu_instance(profile: str) -> str:

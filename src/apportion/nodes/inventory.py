@@ -143,6 +143,10 @@ def _as_reported(
     ``standing`` is the node as it was before the report, None where it is new.
     """
     policy = with_cut(pool.policy, None if standing is None else standing["granted"])
+    told = {
+        row.product: {profile.name: profile for profile in row.profiles}
+        for row in document.mig_profiles
+    }
     gpus = tuple(
         derive(
             report,
@@ -152,6 +156,7 @@ def _as_reported(
             sharing=pool.sharing,
             policy=policy,
             awaits=awaited(pool, document.agent, standing),
+            told=told.get(report.product, {}),
         )
         for at, report in enumerate(document.gpus)
     )

@@ -6,12 +6,12 @@ where the MIG mode can be switched without a reset (Hopper and newer); elsewhere
 while MIG is off, or its places are, while it is on.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from apportion.geometry import Board
-from apportion.nodes.schemas import GpuReport
+from apportion.nodes.schemas import DriverProfile, GpuReport
 from apportion.nodes.specs import AtomSpec, Attributes, GpuSpec, atom_key
 from apportion.quantities.units import from_multirange, to_multirange
 
@@ -19,6 +19,12 @@ NEEDS_RESET: Final = "mig_mode_needs_reset"
 """The MIG mode of this board cannot be switched while others work on the machine."""
 FOREIGN: Final = "foreign_instance"
 """An instance is there that nobody asked for: it is left alone, and its place with it."""
+
+NOT_IN_DRIVER: Final = "not_in_driver"
+"""The table of boards has this place, and the node's driver does not: the driver is right."""
+
+Told = Mapping[str, DriverProfile]
+"""The profiles that a node's driver has for a GPU, by name; empty where it has not said."""
 
 
 def places(
@@ -36,6 +42,22 @@ def places(
     for each in spoilt:
         atoms |= {atom.key: atom for atom in _kept_off(atoms.values(), each)}
     return tuple(atoms.values())
+
+
+def as_told(atoms: Iterable[AtomSpec], board: Board, told: Told) -> tuple[AtomSpec, ...]:
+    """Keep places from being booked that the driver does not have, and promise what it gives."""
+    return tuple(_as_told(atom, board, told) for atom in atoms) if told else tuple(atoms)
+
+
+def _as_told(atom: AtomSpec, board: Board, told: Told) -> AtomSpec:
+    if atom.profile is None or "migUuid" in atom.attributes:
+        return atom  # it is there, whatever anybody's table says
+    there = told.get(atom.profile)
+    known = {(each.start, each.size) for each in board.profile(atom.profile).placements}
+    driver = () if there is None else [(each.start, each.size) for each in there.placements]
+    if there is None or atom.start not in {start for start, _ in known.intersection(driver)}:
+        return replace(atom, reason=atom.reason or NOT_IN_DRIVER)
+    return replace(atom, attributes={**atom.attributes, "vramGiB": -(-there.memory_mib // 1024)})
 
 
 def why_not_whole(report: GpuReport, board: Board) -> str | None:
