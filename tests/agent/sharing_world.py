@@ -18,7 +18,7 @@ from nvml_world import driving
 
 from apportion.agent.nvml import Driver
 from apportion.agent.sharing.driver import SharingDriver
-from apportion.agent.sharing.environment import pipe_directory, slot_environment
+from apportion.agent.sharing.environment import mps_root, pipe_directory, slot_environment
 from apportion.agent.sharing.gpu import Tools
 from apportion.agent.sharing.journal import Journal
 from apportion.agent.sharing.processes import Processes
@@ -43,7 +43,7 @@ class World:
         kind = replace(MACHINES["dgx-h100"], models=MACHINES["dgx-h100"].models[:gpus])
         self.machine = Simulation.create(directory / "m", kind, name=uuid4().hex)
         self.gpus = [gpu.uuid.decode() for gpu in self.machine.read().gpus[:gpus]]
-        self.stand_in = MpsStandIn(directory / "bin")
+        self.stand_in = MpsStandIn(self.machine.folder / "bin")
         self.clients = []
 
     @property
@@ -91,7 +91,7 @@ class World:
 
     def ours(self, gpu=None):
         """Return daemon and servers of a GPU, by their mark."""
-        mark = str(self.state / "mps" / (gpu or self.gpu))
+        mark = str(mps_root(self.state, gpu or self.gpu))
         return [one for one in Processes().alive() if one.mark == mark]
 
     def daemon(self, gpu=None):

@@ -16,6 +16,7 @@ from apportion.agent import devices
 from apportion.agent.devices.finding import MISSING
 from apportion.agent.devices.journal import Step
 from apportion.agent.nvml import open_driver
+from apportion.agent.sharing.environment import pipe_directory
 
 ROOT = Path(__file__).parents[2]
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
@@ -144,7 +145,7 @@ def test_a_slot_waits_for_its_daemon_and_gets_its_pipe_and_limits(node):
     assert node.env("r.0") is None
     node.shared[gpu] = "mps"
     assert node.states() == {"r.0": "bound"}
-    pipe = str(node.state / "mps" / gpu / "pipe")
+    pipe = str(pipe_directory(node.state, gpu))
     env = node.env("r.0")
     assert env["CUDA_MPS_PIPE_DIRECTORY"] == pipe
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"

@@ -9,6 +9,7 @@ import pytest
 from sharing_world import FOUR, until, world
 
 from apportion.agent.sharing.daemon import backoff
+from apportion.agent.sharing.environment import mps_root
 from apportion.agent.sharing.journal import Step
 
 TWO = {"mode": "mps", "replicas": 2, "mps_units": 50}
@@ -54,7 +55,7 @@ def is_as_found(node):
     assert node.driver.compute_mode(node.gpu) == "default"
     assert not node.ours()
     assert not node.journal().gpus()
-    assert not (node.state / "mps" / node.gpu).exists()
+    assert not mps_root(node.state, node.gpu).exists()
 
 
 @pytest.mark.parametrize("daemon_too", [False, True])

@@ -59,7 +59,7 @@ def test_a_holder_is_handed_its_own_daemon_and_limits_by_uuid():
         state=state, gpu_uuid=UUID, memory_mib=H100, share=Fraction(1, 4)
     )
     assert environment == {
-        "CUDA_MPS_PIPE_DIRECTORY": f"/var/lib/apportion/mps/{UUID}/pipe",
+        "CUDA_MPS_PIPE_DIRECTORY": "/var/lib/apportion/mps/5f3a0c1e22224b1c/pipe",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{UUID}=20389M",
     }

@@ -6,12 +6,14 @@ import resource
 import signal
 import stat
 import subprocess
+from dataclasses import asdict
 from fractions import Fraction
 
 import pytest
 from sharing_world import FOUR, MEMORY, until, world
 
 from apportion.agent.sharing.environment import log_directory, pipe_directory
+from apportion.nodes.schemas import UnitOutcome
 from apportion.testing.mps.stand_in import CONTEXTS_MAX
 
 QUARTER = Fraction(1, 4)
@@ -50,6 +52,12 @@ def test_a_gpu_is_shared_by_a_daemon_of_its_own_and_given_back_as_it_was_found(n
     assert not node.ours()
     assert not node.journal().gpus()
     assert not pipe_directory(node.state, node.gpu).exists()
+
+
+def test_on_a_simulated_machine_the_daemon_is_found_by_the_path(node, monkeypatch):
+    monkeypatch.setenv("PATH", node.machine.environment()["PATH"])
+    assert node.converge(mps_control="nvidia-cuda-mps-control").done
+    assert node.daemon() is not None
 
 
 def test_a_second_look_changes_nothing(node):
@@ -148,6 +156,17 @@ def test_connected_processes_are_named_and_nothing_is_torn_down(node):
     assert "quit" not in node.stand_in.calls()
     node.leave(client)
     assert node.converge(None).done
+
+
+def test_what_is_told_of_many_processes_fits_into_a_report():
+    with world(gpus=2) as node:
+        assert node.converge().done
+        for gpu in node.gpus:
+            for _ in range(32):
+                node.said(node.client(QUARTER, gpu))
+        told = node.converge(None)
+        assert UnitOutcome.model_validate(asdict(told)).reason == "clients_connected"
+        assert (len(told.message), len(told.objects)) == (1000, 64)
 
 
 def test_a_daemon_that_died_is_started_again_later_each_time_and_it_is_told(node):

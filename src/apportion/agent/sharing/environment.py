@@ -16,9 +16,15 @@ CLIENTS_MAX: Final = 48
 """Contexts that MPS serves on one GPU; a holder's processes may take several."""
 
 
+_DIGITS: Final = 16
+
+
 def mps_root(state: Path, gpu_uuid: str) -> Path:
-    """Return the directory of one GPU's MPS daemon below the agent's ``state`` directory."""
-    return state / "mps" / gpu_uuid
+    """Return the directory of one GPU's MPS daemon below the agent's ``state`` directory.
+
+    It is named by the first half of the UUID's digits: the path of a socket in it has 107 bytes.
+    """
+    return state / "mps" / gpu_uuid.removeprefix("GPU-").replace("-", "")[:_DIGITS]
 
 
 def pipe_directory(state: Path, gpu_uuid: str) -> Path:

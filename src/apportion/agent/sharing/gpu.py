@@ -1,8 +1,9 @@
 """One GPU shared as asked, and given back as it was found."""
 
+import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
@@ -29,6 +30,13 @@ from apportion.agent.units import Wanted
 _MODES: Final[Mapping[str, ComputeMode]] = {"mps": EXCLUSIVE, "timeslice": DEFAULT}
 
 
+CONTROL_VARIABLE: Final = "APPORTION_MPS_CONTROL"
+
+
+def _mps_control() -> str:
+    return os.environ.get(CONTROL_VARIABLE) or "nvidia-cuda-mps-control"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     """What sharing works with.
@@ -41,7 +49,7 @@ class Tools:
     journal: Journal
     state: Path
     boot_id: str
-    mps_control: str = "nvidia-cuda-mps-control"
+    mps_control: str = field(default_factory=_mps_control)
     nvidia_smi: str = "nvidia-smi"
     patience_s: int = 10
 

@@ -15,6 +15,8 @@ from apportion.agent.sharing.gpu import GpuSharing, Tools, forget_reboot
 from apportion.agent.sharing.processes import Processes
 from apportion.agent.units import Outcome, Wanted
 
+_MESSAGE_MAX: Final = 1000  # what a report takes
+_OBJECTS_MAX: Final = 64
 _SOFT: Final = {
     "mps": "soft: MPS caps each process; memory bandwidth, caches and faults are shared",
     "timeslice": "soft: time slices take turns; memory and faults are shared, nothing is capped",
@@ -78,10 +80,11 @@ class SharingUnit:
 
 def _outcome(hindrances: Sequence[Hindered], told: Sequence[str]) -> Outcome:
     if not hindrances:
-        return Outcome(done=True, message="; ".join(told))
+        return Outcome(done=True, message="; ".join(told)[:_MESSAGE_MAX])
+    objects = [name for one in hindrances for name in one.objects]
     return Outcome(
         done=False,
         reason=hindrances[0].reason,
-        message="; ".join(one.message for one in hindrances),
-        objects=tuple(name for one in hindrances for name in one.objects),
+        message="; ".join(one.message for one in hindrances)[:_MESSAGE_MAX],
+        objects=tuple(objects[:_OBJECTS_MAX]),
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from apportion.errors import InvalidInputError, InvalidStateError
+from apportion.testing.mps import MpsStandIn
 from apportion.testing.nvml import hosts, layout
 from apportion.testing.nvml.building import build_library
 from apportion.testing.nvml.machines import MACHINES, MachineKind, derived, new_state
@@ -69,6 +70,7 @@ class Simulation:
         smi.parent.mkdir(exist_ok=True)
         smi.write_text(_SMI.format(python=sys.executable))
         smi.chmod(0o755)
+        MpsStandIn(smi.parent)
         return machine
 
     def environment(self) -> Mapping[str, str]:
