@@ -7,7 +7,9 @@ gate should want of each node is worked out here from the layouts that were aske
 import asyncio
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
+from fractions import Fraction
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -38,8 +40,14 @@ ACTIVE = """
     JOIN nodes ON nodes.id = gpus.node_id
     JOIN atoms ON atoms.id = atom_id
     WHERE voided_at IS NULL AND during @> %s::timestamptz"""
+BILLED = """
+    SELECT nodes.name AS node, share_num, share_den, upper(units) - lower(units) AS units
+    FROM bookings
+    JOIN gpus ON gpus.id = bookings.gpu_id
+    JOIN nodes ON nodes.id = gpus.node_id
+    WHERE voided_at IS NULL AND reservation_id IS NOT NULL AND during && tstzrange(%s, NULL)"""
 LATER = """
-    SELECT nodes.name AS node FROM bookings
+    SELECT nodes.name AS node, upper(during) > '9990-01-01' AS endless FROM bookings
     JOIN gpus ON gpus.id = bookings.gpu_id
     JOIN nodes ON nodes.id = gpus.node_id
     WHERE voided_at IS NULL AND reservation_id IS NOT NULL AND during && tstzrange(%s, NULL)"""
@@ -54,12 +62,14 @@ class Gate(RuleBasedStateMachine):
     """Two machines, one pool, changes, holders, and messages that come late, twice or never."""
 
     template = None
+    cuts = tuple({"migLayout": layout} for layout in LAYOUTS)
+    sharing = "mig"
 
     def __init__(self):
         super().__init__()
         self.runner = asyncio.Runner()
         self.stack = AsyncExitStack()
-        self.desired = LAYOUTS[0]
+        self.desired = self.cuts[0]
         self.nodes, self.ids, self.specs, self.reports = {}, {}, {}, {}
         self.held = []
         self.before = {}
@@ -71,9 +81,10 @@ class Gate(RuleBasedStateMachine):
 
     async def open(self):
         world = await open_world(self.stack, self.template)
-        self.pool = await world.pool(pool_of("H100", "mig", migLayout=self.desired))
+        self.pool = await world.pool(pool_of("H100", self.sharing, openEnded=True, **self.desired))
         for name in NODES:
-            node = SimulatedNode(name, "H100", gpus=GPUS, layout=self.desired)
+            layout = self.desired.get("migLayout")
+            node = SimulatedNode(name, "H100", gpus=GPUS, layout=layout)
             [self.ids[name]] = await world.report(self.pool, node.inventory())
             self.nodes[name], self.specs[name], self.reports[name] = node, [], []
             node.read(await get_spec(world.runtime, world.caller, self.ids[name]))
@@ -99,10 +110,9 @@ class Gate(RuleBasedStateMachine):
                 node.apply()
                 await self.deliver_now(name, node.report())
         for row in await self.world.rows(STATES):
-            assert (row["state"], row["granted"]) == ("settled", {"migLayout": self.desired}), row
-        wanted = SimulatedNode("any", "H100", layout=self.desired).cuts[0]
+            assert (row["state"], row["granted"]) == ("settled", self.desired), row
         for node in self.nodes.values():
-            assert node.cuts == [wanted] * GPUS
+            assert node.cuts == machine_cut(self.desired)
         holds = "SELECT 1 FROM bookings WHERE partition_id IS NOT NULL AND voided_at IS NULL"
         assert await self.world.rows(f"{holds} AND upper_inf(during)") == []
 
@@ -111,22 +121,29 @@ class Gate(RuleBasedStateMachine):
 
     # -- what happens ------------------------------------------------------------------------------
 
-    @rule(layout=st.sampled_from(LAYOUTS))
-    def change(self, layout):
+    @rule(data=st.data())
+    def change(self, data):
+        cut = data.draw(st.sampled_from(self.cuts))
+
         async def work():
             world = self.world
             pool = await get_pool(world.runtime, world.caller, self.pool.id)
-            request = PoolUpdate(version=pool.version, policy={"migLayout": layout})
+            policy = {"openEnded": True, **cut}
+            request = PoolUpdate(version=pool.version, policy=policy)
             await update_pool(world.runtime, world.caller, pool.id, request)
 
         self.run(work())
-        self.desired = layout
+        self.desired = cut
 
-    @rule(profile=st.sampled_from(PROFILES), later=st.integers(0, 4), hours=st.integers(1, 4))
-    def place(self, profile, later, hours):
+    def piece(self, size):
+        return device("gpu.mig", profile=PROFILES[size])
+
+    @rule(size=st.integers(0, 2), later=st.integers(0, 4), hours=st.integers(0, 4))
+    def place(self, size, later, hours):
+        """Let somebody in, for some hours or (0) without an end."""
         start = self.world.clock() + timedelta(hours=later) if later else None
-        piece = device("gpu.mig", profile=profile)
-        request = ask(self.pool.id, piece, start=start, duration=f"{hours}h")
+        window = {"duration": f"{hours}h"} if hours else {"open_ended": True}
+        request = ask(self.pool.id, self.piece(size), start=start, **window)
         self.held.append(self.run(self.world.create(request)).id)
 
     @precondition(lambda self: self.held)
@@ -150,7 +167,7 @@ class Gate(RuleBasedStateMachine):
 
     @rule()
     def gate_advances(self):
-        """Whoever waits for its turn waits for another node's: here nobody is without an end."""
+        """Whoever waits for its turn waits for another node's."""
         self.run(self.world.gate.advance())
         states = [row["state"] for row in self.run(self.world.rows(STATES))]
         assert "pending" not in states or {"scheduled", "granted"} & {*states}, states
@@ -220,12 +237,16 @@ class Gate(RuleBasedStateMachine):
     def the_gate_stands_where_it_should(self):
         now = self.world.clock()
         rows = {row["name"]: row for row in self.run(self.world.rows(STATES))}
-        booked = {row["node"] for row in self.run(self.world.rows(LATER, now))}
+        later = self.run(self.world.rows(LATER, now))
+        booked = {row["node"] for row in later}
+        endless = {row["node"] for row in later if row["endless"]}
         under_way = [row for row in rows.values() if row["state"] in ("scheduled", "granted")]
         assert len(under_way) <= 1
         for name, row in rows.items():
-            wanted = {"migLayout": self.desired}
-            assert row["pending"] == (None if row["granted"] == wanted else wanted), row
+            wanted = None if row["granted"] == self.desired else self.desired
+            assert row["pending"] == wanted, row
+            if row["state"] in ("scheduled", "granted"):
+                assert name not in endless, row
             assert row["reason"]["code"], row
             if row["state"] == "granted":
                 assert name not in booked
@@ -238,8 +259,7 @@ class Gate(RuleBasedStateMachine):
             return
         if was["state"] == "granted" and row["state"] != "granted":
             assert self.delivered == name, "only its own word lets a node go"
-            cut = SimulatedNode("any", "H100", layout=was["granted"]["migLayout"]).cuts[0]
-            assert self.nodes[name].cuts == [cut] * GPUS
+            assert self.nodes[name].cuts == machine_cut(was["granted"])
         if was["state"] == row["state"] == "scheduled":
             assert row["hold_from"] <= was["hold_from"]
         if was["granted"] != row["granted"]:
@@ -251,10 +271,35 @@ class Gate(RuleBasedStateMachine):
         assert self.run(self.world.findings()) == []
 
 
-def test_any_order_of_changes_holders_and_messages(template):
-    Gate.template = template
+class Slots(Gate):
+    """The same of slots: what each holder is billed tells how many there were when it came."""
+
+    cuts = ({"replicas": 2}, {"replicas": 4}, {"replicas": 7})
+    sharing = "timeslice"
+
+    def piece(self, size):
+        return device("gpu.slot", units=1 + size % 2)
+
+    @invariant()
+    def holders_have_what_they_hold(self):
+        rows = {row["name"]: row for row in self.run(self.world.rows(STATES))}
+        for row in self.run(self.world.rows(BILLED, self.world.clock())):
+            node = rows.get(row["node"])
+            slots = (self.cuts[0] if node is None else node["granted"])["replicas"]
+            assert Fraction(row["share_num"], row["share_den"]) == Fraction(row["units"], slots)
+
+
+def machine_cut(cut):
+    """Return what the machine's GPUs have that is cut so."""
+    layout = cut.get("migLayout")
+    return SimulatedNode("any", "H100", gpus=GPUS, layout=layout).cuts
+
+
+@pytest.mark.parametrize("machine", [Gate, Slots])
+def test_any_order_of_changes_holders_and_messages(template, machine):
+    machine.template = template
     run_state_machine_as_test(
-        Gate,
+        machine,
         settings=settings(
             max_examples=settings().max_examples // 4, stateful_step_count=30, deadline=None
         ),
