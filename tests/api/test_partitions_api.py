@@ -2,9 +2,9 @@
 
 import pytest
 
-from apportion.cli.doctor import _layouts
+from apportion.cli.doctor import _devices, _layouts
 from apportion.partitions.service import Gate
-from apportion.testing.builders import pool_of
+from apportion.testing.builders import ask, device, pool_of
 from apportion.testing.nodes import SimulatedNode
 
 pytestmark = pytest.mark.anyio
@@ -26,3 +26,26 @@ async def test_the_doctor_names_nodes_that_are_stuck(with_client, runtime):
     assert (finding.check, finding.result) == ("capacity.mig.stuck", "wrong")
     assert "1 nodes of p" in finding.text
     assert "n1" in finding.text
+
+
+async def test_the_doctor_names_what_runs_without_its_device(with_client):
+    def build(client):
+        pool = client.create_pool(pool_of("H100", "mig", migLayout="dynamic"))
+        node = SimulatedNode("n1", "H100")
+        node_id = client.join_node(pool.id, node.inventory()).id
+        node.read(client.get_spec(node_id))
+        node.apply()
+        client.report_node(node_id, node.report())
+        held = client.create_reservation(ask(pool.id, device("gpu.mig", profile="3g.40gb")))
+        assert [each.check for each in _devices(client)] == ["devices"]
+        node.read(client.get_spec(node_id))
+        node.converged = dict.fromkeys(node.spec.units, node.spec.generation)
+        client.report_node(node_id, node.report())
+        [finding] = _devices(client)
+        assert (finding.check, finding.result) == ("capacity.device.missing", "wrong")
+        assert f"{held.id}.0" in finding.text
+        node.apply()
+        client.report_node(node_id, node.report())
+        assert [each.result for each in _devices(client)] == ["ok"]
+
+    await with_client(build)

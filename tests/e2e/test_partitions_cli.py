@@ -82,6 +82,28 @@ def test_the_guides_commands_do_what_it_says(cli, server):
         assert client.get_node(joined.id).pinned_layout is None
 
 
+def test_what_is_made_on_demand_is_shown_as_its_node_reports_it(cli, server):
+    pool = server.pool("H100", "mig", migLayout="dynamic")
+    node = SimulatedNode(f"{pool.name}-n", "H100")
+    with server.client() as client:
+        joined = client.join_node(pool.id, node.inventory())
+        for _ in range(2):
+            node.read(client.get_spec(joined.id))
+            node.apply()
+            client.report_node(joined.id, node.report())
+            if node.made:
+                break
+            held = cli(
+                "reserve", "--pool", pool.name, "--mig", "3g.40gb", "--for", "1h", "-o", "json"
+            )
+            said = cli("reservation", "show", held.data["id"])
+            assert "asked (device_asked)" in said.out
+        said = cli("reservation", "show", held.data["id"])
+        [made] = node.made.values()
+        assert (" ready" in said.out, made.uuid in said.out) == (True, True)
+        assert cli("reservation", "release", held.data["id"], "--yes").code == 0
+
+
 def test_slots_change_from_the_command_line(cli, server):
     pool = server.pool("T4", "mps", (), replicas=4)
     assert cli("layout", "set", pool.name, "--replicas", "8").code == 0

@@ -365,3 +365,29 @@ async def test_a_gpu_that_joins_a_scheduled_node_changes_with_it(mig):
     assert (await mig.place(duration="2h")).state == "pending"
     await mig.world.tick(hours=1)
     assert await mig.state() == "granted"
+
+
+async def test_a_node_that_is_cut_so_already_is_let_go_only_when_it_has_been_asked(mig):
+    """An older spec that it has yet to follow would cut it otherwise under whoever came next."""
+    node = mig.nodes["n1"]
+    node.cuts = SimulatedNode("any", "H100", gpus=2, layout=LARGE).cuts
+    await mig.change(migLayout=LARGE)
+    await mig.world.gate.advance()
+    await mig.deliver("n1", node.report())
+    assert await mig.state() == "granted"
+    node.read(await mig.spec("n1"))
+    await mig.deliver("n1", node.report())
+    assert await mig.state() == "granted", "it has read that, and is not done with it"
+    await mig.converge("n1")
+    assert await mig.state() == "settled"
+
+
+async def test_slots_are_let_go_only_when_their_node_is_done_with_them(world):
+    slots = Nodes(world, await world.pool(pool_of("H100", "mps", replicas=4)))
+    await slots.join("n1", gpus=1, layout=None)
+    await slots.change(replicas=2)
+    await world.gate.advance()
+    await slots.deliver("n1", slots.nodes["n1"].report())
+    assert await slots.state() == "granted"
+    await slots.converge("n1")
+    assert await slots.state() == "settled"

@@ -183,7 +183,28 @@ def _layouts(client: "Client") -> Iterator[Finding]:
         yield Finding(check="layouts", result="note" if changing else "ok", text=words)
 
 
-_CHECKS: Final = (_server, _database, _token, _nodes, _gpus, _layouts, _pending)
+def _devices(client: "Client") -> Iterator[Finding]:
+    """Report what runs without its device: its node should have it, and does not show it."""
+    missing: Counter[str] = Counter()
+    names: list[str] = []
+    for view in client.list_reservations(states=["active"], limit=_PAGE).all():
+        for booking in view.bookings:
+            if booking.allocation is not None and booking.allocation.state == "missing":
+                missing[booking.allocation.reason["code"]] += 1
+                names.append(booking.allocation.id)
+    if not names:
+        yield Finding(check="devices", result="ok", text="nothing runs without its device")
+        return
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in missing.most_common())
+    yield Finding(
+        check="capacity.device.missing",
+        result="wrong",
+        text=f"{len(names):,} are not there, which should be ({reasons}): {_some(names)}",
+        hint="See `apportion reservation show`: is the agent on its node well?",
+    )
+
+
+_CHECKS: Final = (_server, _database, _token, _nodes, _gpus, _layouts, _devices, _pending)
 _STOPPERS: Final = frozenset({"server", "ready", "token"})
 
 

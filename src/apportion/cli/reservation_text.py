@@ -12,7 +12,7 @@ from apportion.cli.times import NO_END, both_zones, can_draw_windows, window_lin
 
 if TYPE_CHECKING:
     from apportion.client import Client
-    from apportion.reservations.schemas import ReservationView
+    from apportion.reservations.schemas import BookingOut, ReservationView
 
 LIVE: Final = ("placed", "active", "ending")
 
@@ -126,13 +126,27 @@ def device_text(device: Mapping[str, Any]) -> str:
     return ", ".join([" ".join(words), *conditions])
 
 
+def _standing(booking: "BookingOut") -> str | None:
+    """Say whether a piece is there for its holder, and why not."""
+    if booking.allocation is None:
+        return None
+    state = booking.allocation.state
+    return state if state == "ready" else f"{state} ({booking.allocation.reason['code']})"
+
+
 def _bookings(view: "ReservationView") -> str:
     """List what it has; a gang's by member."""
-    headers = ("device", "class", "units", "share", "node", "gpu")
+    headers: tuple[str, ...] = ("device", "class", "units", "share", "node", "gpu")
     rows: list[tuple[object, ...]] = [
         (each.device, each.class_, each.units, str(each.share), each.node, each.gpu_id)
         for each in view.bookings
     ]
+    if any(each.allocation or "migUuid" in each.attributes for each in view.bookings):
+        headers = (*headers, "is there", "instance")
+        rows = [
+            (*row, _standing(each), each.attributes.get("migUuid"))
+            for row, each in zip(rows, view.bookings, strict=True)
+        ]
     if view.gang is None:
         return table(headers, rows)
     members = [each.member for each in view.bookings]
