@@ -305,6 +305,26 @@ def test_a_gpu_that_stops_answering_in_the_middle_is_failed_and_the_others_are_t
     assert sum(gpu["failed"] is not None for gpu in document["gpus"]) == 1
 
 
+@pytest.mark.parametrize("function", ["nvmlDeviceGetCount_v2", "nvmlSystemGetDriverVersion"])
+def test_a_driver_that_fails_altogether_is_told_as_none_and_its_gpus_as_failed(agent, function):
+    one = agent()
+    one.document()
+    one.machine.fail(function, pynvml.NVML_ERROR_UNKNOWN)
+    document = one.document()
+    assert document["driver"] is None
+    assert [gpu["failed"] for gpu in document["gpus"]] == ["no_driver"] * 8
+    assert "(999)" in document["problems"][0]
+    assert health(one.document()) == ("healthy", None)
+
+
+def test_a_driver_that_fails_while_it_is_listened_to_is_listened_to_again(agent):
+    one = agent()
+    one.machine.xid(2, 95)
+    one.machine.fail("nvmlEventSetWait_v2", pynvml.NVML_ERROR_GPU_IS_LOST)
+    assert gpus_of(one.document())[2]["failed"] == "gpu_reset"  # the driver says it all the same
+    assert gpus_of(one.document())[2]["failed"] == "xid 95"
+
+
 def test_where_the_driver_says_otherwise_than_the_table_each_figure_is_told(agent):
     one = agent()
     with one.machine.another_driver() as boards:

@@ -16,6 +16,7 @@ from apportion.agent.nvml import (
     Link,
     MigMode,
     Profile,
+    Versions,
 )
 from apportion.agent.remembered import CriticalError, Remembered
 
@@ -49,16 +50,22 @@ def inventory(
     """Return the document of the node of that name. OSError where the kernel does not answer.
 
     A GPU that does not answer is listed as failed, if it was ever seen; what else is wrong stands
-    in ``problems``. Without a driver no GPU answers, and ``problem`` says why there is none.
+    in ``problems``. Without a driver no GPU answers, and ``problem`` says why there is none; so it
+    is where the driver itself fails.
     """
     host = read_host(root)
     problems = [] if problem is None else [problem]
     seen: list[GpuFacts] = []
     rows: list[_Document] = []
     tables: dict[str, tuple[Profile, ...]] = {}
+    versions: Versions | None = None
     if driver is not None:
-        seen, silent = _look_around(driver, remembered)
-        problems += silent
+        try:
+            versions = driver.versions()
+            seen, problems = _look_around(driver, remembered)
+        except DriverError as error:
+            failed = error.message
+            return inventory(None, remembered, root, node=node, agent=agent, problem=failed)
         links = {facts.uuid: _links(driver, facts) for facts in seen}
         rows = [
             _gpu(
@@ -85,7 +92,7 @@ def inventory(
             "memory_mib": host.memory_mib,
             "hugepages": host.hugepages,
         },
-        "driver": None if driver is None else asdict(driver.versions()),
+        "driver": None if versions is None else asdict(versions),
         "gpus": sorted(rows, key=lambda row: (row["index"], row["uuid"])),
         "mig_profiles": [
             {"product": product, "profiles": [_profile(each) for each in table]}

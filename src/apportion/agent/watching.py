@@ -14,9 +14,11 @@ def take_in_errors(watch: Watch, driver: Driver, remembered: Remembered, now: da
     makes them anew gets new ones.
     """
     count = 0
-    while (event := watch.next()) is not None:
-        remembered.strike(event, _device(driver, event), now.isoformat())
-        count += 1
+    # A driver that fails at this tells nothing more for now; what it is like is seen elsewhere.
+    with suppress(DriverError):
+        while (event := watch.next()) is not None:
+            remembered.strike(event, _device(driver, event), now.isoformat())
+            count += 1
     for gpu in {each.gpu for each in remembered.errors}:
         # A GPU that does not answer has not been reset, and its instances are not known to be gone.
         with suppress(DriverError):

@@ -29,8 +29,9 @@ class Watch:
             if error.reason == "timeout":
                 return None
             raise
+        name = self._names.get(_address(data.device))
         return Event(
-            gpu=self._names[_address(data.device)],
+            gpu=name or ask("nvmlDeviceGetUUID", data.device),
             xid=data.eventData,
             gi_id=given(data.gpuInstanceId),
             ci_id=given(data.computeInstanceId),
