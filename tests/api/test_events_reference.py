@@ -81,12 +81,18 @@ def hand_out(client):
     node.read(client.get_spec(node_id))
     node.apply()
     client.report_node(node_id, node.report())
-    client.create_reservation(ask(pool.id, device("gpu.mig", profile="3g.40gb")))
+    held = client.create_reservation(ask(pool.id, device("gpu.mig", profile="3g.40gb")))
     node.read(client.get_spec(node_id))
     node.converged = dict.fromkeys(node.spec.units, node.spec.generation)
     client.report_node(node_id, node.report())
     node.apply()
     client.report_node(node_id, node.report())
+    client.release_reservation(held.id)
+    for state, reason in (("ending", "holder_still_there"), ("released", None)):
+        said = {"allocation_id": f"{held.id}.0", "state": state, "reason": reason}
+        client.report_node(
+            node_id, {**node.report().model_dump(by_alias=True), "allocations": [said]}
+        )
 
 
 @pytest.fixture

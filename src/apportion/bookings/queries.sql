@@ -302,6 +302,35 @@ SET during = tstzrange(
     changed_xid = pg_current_xact_id()
 WHERE reservation_id = %(id)s AND voided_at IS NULL;
 
+-- name: lock_gpus_of_bookings
+SELECT 1 FROM gpus
+WHERE id IN (SELECT gpu_id FROM bookings WHERE id = ANY (%(ids)s))
+ORDER BY id
+FOR NO KEY UPDATE;
+
+-- name: hold_over
+-- What is planned, and billed, stays as it is; longer only as far as nobody else has the units.
+UPDATE bookings
+SET during = tstzrange(lower(during), stay.until), changed_xid = pg_current_xact_id()
+FROM (
+    SELECT
+        mine.id,
+        least(
+            %(until)s,
+            (
+                SELECT min(lower(others.during)) FROM bookings AS others
+                WHERE others.gpu_id = mine.gpu_id
+                    AND others.id <> mine.id
+                    AND others.units && mine.units
+                    AND others.voided_at IS NULL
+                    AND others.during && tstzrange(upper(mine.during), %(until)s)
+            )
+        ) AS until
+    FROM bookings AS mine
+    WHERE mine.id = ANY (%(ids)s) AND mine.voided_at IS NULL AND upper(mine.during) < %(until)s
+) AS stay
+WHERE bookings.id = stay.id AND stay.until > upper(during);
+
 -- name: end_host_at
 UPDATE host_bookings
 SET during = tstzrange(lower(during), %(end)s), changed_xid = pg_current_xact_id()

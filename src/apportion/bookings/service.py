@@ -5,6 +5,7 @@ GPUs, bookings by (GPU, units), and last, elsewhere, quotas.
 """
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -342,6 +343,20 @@ async def on_gpus(
         if change.held is not None:
             found[change.gpu_id][change.key] = change.held
     return found
+
+
+async def hold_over(connection: Connection, booking_ids: Sequence[int], until: datetime) -> None:
+    """Keep the units of bookings that are over from others until then, where nobody has them yet.
+
+    Somebody is still on them. Locks their GPUs. Whoever books them at the same moment was first.
+    """
+    if not booking_ids:
+        return
+    parameters = {"ids": list(booking_ids), "until": until}
+    await connection.execute(_QUERIES["lock_gpus_of_bookings"], parameters)
+    with suppress(ExclusionViolation):
+        async with connection.transaction():
+            await connection.execute(_QUERIES["hold_over"], parameters)
 
 
 async def end_at(connection: Connection, reservation_id: str, end: datetime) -> None:

@@ -126,6 +126,19 @@ def _nodes(client: "Client") -> Iterator[Finding]:
         )
 
 
+def _overruns(client: "Client") -> Iterator[Finding]:
+    """Report nodes with devices that past holders have not let go of."""
+    nodes = client.list_nodes(limit=_PAGE).all()
+    kept = [f"{node.name} ({node.not_given_back:,})" for node in nodes if node.not_given_back]
+    if kept:
+        yield Finding(
+            check="nodes.overrun",
+            result="wrong",
+            text=f"{len(kept):,} nodes have devices that are not given back: {_some(kept)}",
+            hint="See `apportion event list --type reservation.overrun`: end what is left there",
+        )
+
+
 def _gpus(client: "Client") -> Iterator[Finding]:
     """Count GPUs that cannot be booked, by reason; a change under way is none to worry about."""
     total = 0
@@ -204,7 +217,17 @@ def _devices(client: "Client") -> Iterator[Finding]:
     )
 
 
-_CHECKS: Final = (_server, _database, _token, _nodes, _gpus, _layouts, _devices, _pending)
+_CHECKS: Final = (
+    _server,
+    _database,
+    _token,
+    _nodes,
+    _overruns,
+    _gpus,
+    _layouts,
+    _devices,
+    _pending,
+)
 _STOPPERS: Final = frozenset({"server", "ready", "token"})
 
 

@@ -5,16 +5,26 @@ spec, so that a spec never says two things under one number. Every row is writte
 lock, which is taken before those of GPUs.
 """
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from psycopg.types.json import Jsonb
 
 from apportion.authority.service import SYSTEM
+from apportion.bookings.service import hold_over
 from apportion.events.service import Event, append
-from apportion.nodes.devices import ASKED, OVER, Assigned, Seen, see
+from apportion.nodes.devices import (
+    ASKED,
+    OVER,
+    OVERRUN,
+    Assigned,
+    Seen,
+    allocation_id,
+    see,
+    see_leaving,
+)
 from apportion.nodes.schemas import NodeReport
 from apportion.quantities.units import from_multirange
 from apportion.store.batches import as_rows
@@ -26,6 +36,9 @@ _TOLD: Final = {
     "ready": "reservation.device_ready",
     "missing": "reservation.device_missing",
 }
+_SETTLED: Final = ("device_released",)
+_HELD_OVER: Final = timedelta(seconds=30)
+"""How long past a report units stay booked for whoever has not left them: three reports."""
 
 
 async def hold_nodes_of(connection: Connection, reservation_ids: Sequence[str]) -> None:
@@ -112,6 +125,63 @@ async def note_devices(
         if each.state != seen.state and seen.state in _TOLD
     ]
     await append(connection, SYSTEM, now, events)
+
+
+async def note_leaving(
+    connection: Connection, node_id: int, report: NodeReport, now: datetime
+) -> None:
+    """Write how what was withdrawn is given back, as a report says that was taken in.
+
+    Who is still on it keeps its units while the node says so: they stay booked a little longer with
+    each report, as far as nobody else has them.
+    """
+    if report.allocations is None:
+        return
+    words = {each.allocation_id: each for each in report.allocations}
+    told = [name for name, word in words.items() if word.state in ("ending", "released")]
+    cursor = await connection.execute(
+        _QUERIES["leaving"], {"node_id": node_id, "names": told, "settled": list(_SETTLED)}
+    )
+    seen = [
+        (row, reason)
+        for row in await cursor.fetchall()
+        for word in (words.get(allocation_id(row["reservation_id"], row["piece"])),)
+        if (reason := see_leaving(word)) is not None
+    ]
+    still = [row["booking_id"] for row, reason in seen if reason["code"] not in _SETTLED]
+    await hold_over(connection, still, now + _HELD_OVER)
+    changed = [(row, reason) for row, reason in seen if row["reason"] != reason]
+    if not changed:
+        return
+    written = [
+        {
+            "booking_id": row["booking_id"],
+            "reason": reason,
+            "since": row["reason"].get("code") != reason["code"],
+        }
+        for row, reason in changed
+    ]
+    await connection.execute(_QUERIES["note_leaving"], {"rows": as_rows(written), "now": now})
+    await append(
+        connection, SYSTEM, now, [each for row, reason in changed for each in _left(row, reason)]
+    )
+
+
+def _left(row: Mapping[str, Any], reason: Mapping[str, Any]) -> Iterator[Event]:
+    """Tell that a holder does not leave, once, and that its device was released."""
+    before, code = row["reason"].get("code"), reason["code"]
+    if code == before or (code in OVERRUN and before in OVERRUN):
+        return
+    facts = {
+        "pool_id": row["pool_id"],
+        "allocation_id": allocation_id(row["reservation_id"], row["piece"]),
+        "gpu_id": row["gpu"],
+        "reason": reason,
+    }
+    if code in OVERRUN:
+        yield Event("reservation.overrun", row["tenant_id"], row["reservation_id"], facts)
+    elif code in _SETTLED:
+        yield Event("reservation.device_released", row["tenant_id"], row["reservation_id"], facts)
 
 
 def _event(each: Assigned, seen: Seen) -> Event:

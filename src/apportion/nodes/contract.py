@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from apportion.authority.service import Caller
 from apportion.errors import InvalidInputError, NotFoundError
 from apportion.events.service import Event, append
-from apportion.nodes.assignments import assigned_to, gpus_there, note_devices
+from apportion.nodes.assignments import assigned_to, gpus_there, note_devices, note_leaving
 from apportion.nodes.awaiting import has_passed
 from apportion.nodes.cuts import cut_in_force, takes_cut, why_not_cut_so
 from apportion.nodes.devices import OVER, Assigned
@@ -104,6 +104,7 @@ async def take_report(
     await take_in(runtime, connection, caller, pool, [report.inventory])
     # As they are by now: what is there was just written.
     await note_devices(connection, await assigned_to(connection, node["id"]), report, now)
+    await note_leaving(connection, node["id"], report, now)
     await tell(runtime, connection, caller, pool=pool, node=node, report=report, passed=passed)
     return True
 

@@ -2,7 +2,9 @@
 
 Each booking whose window has begun is an assignment. It is ``asked`` of its node, ``ready`` when a
 report shows what was asked for, and ``missing`` when it was there, or the node says that it is done
-with it, and a report does not show it. The node's word alone makes nothing ready.
+with it, and a report does not show it. The node's word alone makes nothing ready; but where the
+node tells of its allocations, nothing is ready that it has not handed out. What was withdrawn is
+followed on until nobody is left on it.
 """
 
 from collections.abc import Mapping
@@ -11,14 +13,14 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final, Literal
 
-from apportion.nodes.schemas import NodeReport
+from apportion.nodes.schemas import AllocationReport, NodeReport
 from apportion.quantities.units import bits
 from apportion.quantities.windows import format_instant
 
 DEVICES_UNIT: Final = "devices"
 
 State = Literal["asked", "missing", "ready", "withdrawn"]
-Reason = Mapping[str, str]
+Reason = Mapping[str, Any]
 
 REASONS: Final[Mapping[str, str]] = {
     "device_asked": "its node was asked for it, and has yet to read that",
@@ -31,6 +33,13 @@ REASONS: Final[Mapping[str, str]] = {
     "device_missing": "its node does not report the instance",
     "instance_of_another": "the instance that is there was made for somebody else",
     "delivered_less": "the instance has less than its profile promises",
+    "blocked_by_overrun": "whoever had it before has not let go of it",
+    "device_not_bound": "its node has not handed it out",
+    "holder_leaving": "its window is over, and its holder is told to leave",
+    "holder_still_there": "its window is over, and its holder does not leave",
+    "memory_not_idle": "its holder has left, and its memory is not given back",
+    "not_given_back": "its window is over, and its node cannot take it back",
+    "device_released": "its holder has left, and others may have it",
 }
 """Why an assignment stands as it does."""
 
@@ -39,9 +48,13 @@ def _reason(code: str) -> Reason:
     return {"code": code, "message": REASONS[code]}
 
 
+OVERRUN: Final = ("holder_still_there", "memory_not_idle", "not_given_back")
+"""Reasons that need somebody: of what was withdrawn, and is not given back."""
+
 ASKED: Final = _reason("device_asked")
 OVER: Final = _reason("window_over")
 _THERE: Final = _reason("device_there")
+_LEAVING: Final = ("holder_leaving", "holder_still_there", "memory_not_idle")
 _INSTANCE_KEYS: Final = ("migUuid", "giId", "ciId")
 
 
@@ -126,11 +139,39 @@ def see(each: Assigned, report: NodeReport) -> Seen:
     if report.observed_generation < each.generation:
         return Seen(each.state, ASKED, each.device)
     wrong = _wrong(each, report)
-    if wrong is None:
+    reason = _not_handed_out(each, report) if wrong is None else _reason(wrong)
+    if reason is None:
         return Seen("ready", _THERE, _names(each))
     done = max(report.converged.get(unit, 0) for unit in ("mig-layout", DEVICES_UNIT))
     gone = each.state in ("ready", "missing") or done >= each.generation
-    return Seen("missing" if gone else "asked", _reason(wrong), None)
+    return Seen("missing" if gone else "asked", reason, None)
+
+
+def see_leaving(word: AllocationReport | None) -> Reason | None:
+    """Tell how what was withdrawn stands, by what its node says of it (None: it knows it not).
+
+    None where the node has yet to hear that it was withdrawn.
+    """
+    if word is None or word.state == "released":
+        return _reason("device_released")
+    if word.state != "ending":
+        return None
+    code = word.reason if word.reason in _LEAVING else "not_given_back"
+    return {**_reason(code), "node": {"reason": word.reason, "message": word.message}}
+
+
+def _not_handed_out(each: Assigned, report: NodeReport) -> Reason | None:
+    """Say why its holder cannot use what is there, where the node tells of its allocations."""
+    if report.allocations is None:
+        return None
+    words = {word.allocation_id: word for word in report.allocations}
+    word = words.get(each.allocation_id)
+    if word is not None and word.state == "bound":
+        return None
+    if word is None:
+        return _reason("device_not_bound")
+    code = "blocked_by_overrun" if word.reason == "held_by_another" else "device_not_bound"
+    return {**_reason(code), "node": {"reason": word.reason, "message": word.message}}
 
 
 def _wrong(each: Assigned, report: NodeReport) -> str | None:

@@ -274,6 +274,13 @@ SELECT
     enrolled_at, revoked_at, encode(public_key, 'base64') AS public_key, observed_at, stale_since,
     converged_at, accepted_at, acceptance, outcomes, policy, pools.agent AS pool_agent,
     (SELECT count(*) FROM gpus WHERE gpus.node_id = nodes.id AND present)::int AS gpus,
+    (
+        SELECT count(*) FROM assignments
+        WHERE assignments.node_id = nodes.id
+            AND state = 'withdrawn'
+            AND reason ->> 'code' NOT IN ('window_over', 'device_released')
+            AND reason ->> 'code' <> 'holder_leaving'
+    )::int AS not_given_back,
     COALESCE(
         (
             SELECT jsonb_agg(
@@ -510,6 +517,33 @@ SET spec_generation = spec_generation + 1
 WHERE id IN (
     SELECT node_id FROM assignments WHERE reservation_id = ANY (%(ids)s) AND state <> 'withdrawn'
 );
+
+-- name: leaving
+-- What a node is not asked for any more and tells of, and what it was said not to have given back.
+SELECT
+    booking_id, assignments.tenant_id, bookings.pool_id, assignments.reservation_id, assignments.piece,
+    gpus.uuid AS gpu, reason
+FROM assignments
+JOIN bookings ON bookings.id = booking_id
+JOIN gpus ON gpus.id = assignments.gpu_id
+WHERE assignments.node_id = %(node_id)s
+    AND assignments.state = 'withdrawn'
+    AND reason ->> 'code' <> ALL (%(settled)s)
+    AND (
+        reason ->> 'code' <> 'window_over'
+        OR booking_id IN (
+            SELECT bookings.id
+            FROM unnest(%(names)s::text[]) AS told (name)
+            JOIN bookings ON bookings.reservation_id = split_part(name, '.', 1)
+        )
+    )
+ORDER BY booking_id;
+
+-- name: note_leaving
+UPDATE assignments
+SET reason = new.reason, since = CASE WHEN new.since THEN %(now)s ELSE assignments.since END
+FROM json_to_recordset(%(rows)s::json) AS new (booking_id bigint, reason jsonb, since boolean)
+WHERE assignments.booking_id = new.booking_id;
 
 -- name: unassigned
 -- Whose window has begun on some nodes, and which those were not asked for: they had no agent then.

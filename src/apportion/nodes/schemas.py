@@ -236,11 +236,28 @@ class CheckResult(Schema):
     details: dict[str, Any] = Field(max_length=64, default_factory=dict[str, Any])
 
 
+class AllocationReport(Schema):
+    """How the unit ``devices`` of a node stands with one allocation.
+
+    It is ``waiting`` until its device is there and nobody else's, ``bound`` while it is handed out,
+    ``ending`` from the end of its window on until nobody is left on it, and then ``released``.
+    ``reason`` is a code of what it waits for, which ``message`` says to people.
+    """
+
+    allocation_id: Text
+    state: Literal["waiting", "bound", "ending", "released"]
+    at: AwareDatetime | None = None
+    reason: Text | None = None
+    message: Annotated[str, Field(max_length=1000)] = ""
+    device: dict[str, Any] | None = None
+
+
 class NodeReport(Schema):
     """What a node says that it is. ``sequence`` rises with each report that a node makes.
 
     ``converged`` says up to which generation of the spec each unit is done, ``outcomes`` how far
     each has come. ``acceptance`` has the result of each check that the spec asked for.
+    ``allocations`` are all that its unit ``devices`` knows of; null where it cannot tell.
     """
 
     sequence: Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
@@ -250,6 +267,7 @@ class NodeReport(Schema):
     acceptance: dict[Name, CheckResult] = Field(
         max_length=32, default_factory=dict[str, CheckResult]
     )
+    allocations: Annotated[list[AllocationReport], Field(max_length=4096)] | None = None
     inventory: Inventory
 
 
@@ -294,6 +312,9 @@ class NodeView(View):
     agent: str | None = None
     mig_layout_from: Literal["pool", "node"] = "pool"
     pinned_layout: str | None = None
+    not_given_back: Annotated[
+        int, Field(description="How many devices past holders have not let go of.")
+    ] = 0
     spec_generation: int = 1
     observed_generation: int | None = None
     attestor: str | None = None

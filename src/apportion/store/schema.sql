@@ -681,6 +681,8 @@ CREATE TABLE assignments (
 );
 CREATE INDEX assignments_by_node ON assignments (node_id) WHERE state <> 'withdrawn';
 CREATE INDEX assignments_by_gpu ON assignments (gpu_id) WHERE state <> 'withdrawn';
+CREATE INDEX assignments_not_given_back ON assignments (node_id)
+WHERE state = 'withdrawn' AND reason ->> 'code' NOT IN ('window_over', 'device_released');
 CREATE INDEX assignments_by_reservation ON assignments (reservation_id);
 
 -- Host resources of one node for a window. A check on one row cannot see time: whoever writes here
