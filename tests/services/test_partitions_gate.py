@@ -6,7 +6,9 @@ import pytest
 
 from apportion.errors import ConflictError, InvalidInputError
 from apportion.nodes.schemas import NodeUpdate
+from apportion.partitions import gate
 from apportion.partitions.service import get_spec, take_report, update_node
+from apportion.partitions.turn import take_turn
 from apportion.pools.schemas import PoolUpdate
 from apportion.pools.service import get_pool, update_pool
 from apportion.reservations.schemas import ReservationUpdate
@@ -391,3 +393,40 @@ async def test_slots_are_let_go_only_when_their_node_is_done_with_them(world):
     assert await slots.state() == "granted"
     await slots.converge("n1")
     assert await slots.state() == "settled"
+
+
+async def test_the_gate_touches_only_nodes_that_have_something_to_do(world, monkeypatch):
+    touched = []
+
+    async def counted(connection, node_id, **of):
+        touched.append(node_id)
+        return await take_turn(connection, node_id, **of)
+
+    monkeypatch.setattr(gate, "take_turn", counted)
+    policy = {"migLayout": SMALL, "rollout": {"maxUnavailable": 2}}
+    mig = Nodes(world, await world.pool(pool_of("H100", "mig", **policy)))
+    others = Nodes(world, await world.pool(pool_of("H100", "mig", name="others", migLayout=SMALL)))
+    names = [f"n{at}" for at in range(12)]
+    await mig.join(*names, gpus=1)
+    await others.join("o1", gpus=1)
+
+    async def advance():
+        touched.clear()
+        await world.gate.advance()
+        return len(touched)
+
+    await advance()
+    assert await advance() == 0, "nobody asked for anything"
+    held = [await mig.place(duration="4h") for _ in range(7 * 12)]
+    await mig.change(**{**policy, "migLayout": LARGE})
+    assert await advance() == 2, "as many as may change at once"
+    assert await advance() == 0, "they wait for their holders, the others for them"
+    scheduled = [name for name, row in (await mig.states()).items() if row["state"] == "scheduled"]
+    await world.reservations.release(world.caller, held[0].id)
+    [node] = {booking.node for booking in held[0].bookings}
+    assert await advance() == (1 if node in scheduled else 0)
+    await world.tick(hours=4)
+    assert await mig.state(scheduled[0]) == "granted"
+    assert await advance() == 0, "they wait for their nodes' word"
+    await mig.converge(scheduled[0])
+    assert await advance() == 1, "one has its turn where one is done"
