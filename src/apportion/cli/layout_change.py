@@ -183,11 +183,9 @@ def _status_lines(pool: "PoolView", nodes: "list[NodeLayoutView]") -> Iterator[s
 
 def _status_row(node: "NodeLayoutView") -> tuple[object, ...]:
     return (
-        node.name,
+        node.name if node.pinned_layout is None else f"{node.name} (pinned)",
         node.state,
-        cut_words(node.granted)
-        if node.pinned_layout is None
-        else f"{cut_words(node.granted)} (pinned)",
+        cut_words(node.granted),
         cut_words(node.pending),
         short_time(node.hold_from),
         node.generation,

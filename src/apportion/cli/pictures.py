@@ -29,23 +29,28 @@ def picture(
 
     ``holders`` are names by units, as bookings write them; ``atoms`` the GPU's own. ``free`` is
     what to call the rest, None where it was not looked at. Engines and seats are not drawn: they
-    have no place among memory slices, slots or shares.
+    have no place among memory slices, slots or shares. Where instances are made on demand only
+    those are drawn that are held or there: all other places are merely possible.
     """
     units = _units(gpu)
     every = span(0, units)
-    cut = {
-        from_multirange(atom.units) & every: str(atom.attributes["migProfile"])
-        for atom in atoms
-        if atom.class_ == "gpu.mig"
-    }
-    held = {from_multirange(text) & every: name for text, name in holders.items()}
-    cells = [Cell(label=_words(cut.get(mask), name), mask=mask) for mask, name in held.items()]
+    names = {atom.units: _profile(atom) for atom in atoms if atom.class_ == "gpu.mig"}
+    places = {atom.units: from_multirange(atom.units) & every for atom in atoms}
+    masks = [places[text] for text in names]
+    possible = sum(mask.bit_count() for mask in masks) > _union(masks).bit_count()
+    there = {atom.units for atom in atoms if not possible or "migUuid" in atom.attributes}
+    cut = {places[text]: profile for text, profile in names.items() if text in there}
+    held = {from_multirange(text) & every: text for text in holders}
+    cells = [
+        Cell(label=_words(names.get(text), holders[text]), mask=mask) for mask, text in held.items()
+    ]
     taken = _union(held)
     left = {mask: profile for mask, profile in cut.items() if not mask & taken}
     cells += [Cell(label=_words(profile, free), mask=mask) for mask, profile in left.items()]
     rest = every & ~(taken | _union(left))
     if rest:
-        cells.append(Cell(label="not cut" if cut else free or "not shown", mask=rest))
+        of_rest = "not cut" if cut and not possible else free or "not shown"
+        cells.append(Cell(label=of_rest, mask=rest))
     return draw_gpu(units, cells, colour=wants_colour(), boxes=can_draw_boxes())
 
 
@@ -55,6 +60,10 @@ def _units(gpu: "GpuView") -> int:
         ruler = None if gpu.board is None else board_by_key(gpu.board).ruler
         return 1 if ruler is None else ruler.memory_units
     return gpu.ruler
+
+
+def _profile(atom: "AtomView") -> str:
+    return str(atom.attributes["migProfile"])
 
 
 def _words(*parts: str | None) -> str:

@@ -92,3 +92,18 @@ def test_slots_that_are_apart_belong_to_one_holder():
 
 def test_a_board_that_no_catalogue_knows_is_one_unit():
     assert body(picture(gpu("mig", 1, board=None), [], {}, free="free")) == ["free"]
+
+
+def test_of_places_that_are_merely_possible_only_what_is_held_or_there_is_drawn():
+    possible = [
+        atom("1g.10gb", "{[0,1)}"),
+        atom("1g.10gb+me", "{[0,1),[8,9)}"),
+        atom("2g.20gb", "{[0,2)}"),
+        atom("3g.40gb", "{[0,4)}"),
+        atom("3g.40gb", "{[4,8)}"),
+    ]
+    drawn = picture(gpu("mig", 9), possible, {"{[0,2)}": "this"}, free=None)
+    assert body(drawn) == ["2g.20gb this", "not shown"]
+    possible[-1].attributes["migUuid"] = "MIG-1"
+    drawn = picture(gpu("mig", 9), possible, {}, free="free")
+    assert body(drawn) == ["free", "3g.40gb free"]
