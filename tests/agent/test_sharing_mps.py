@@ -450,6 +450,12 @@ def test_limits_of_the_agents_own_environment_do_not_reach_the_daemon(node, monk
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")
     assert node.converge().done
     assert node.said(node.client(Fraction(1)))["percentage"] == 25
+    names = {name for name in node.daemon().environment if name.startswith("CUDA_")}
+    assert names == {
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_LOG_DIRECTORY",
+    }
 
 
 def test_a_process_that_connects_while_the_daemon_quits_is_waited_for_and_never_ended(node):

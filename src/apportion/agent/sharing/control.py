@@ -19,7 +19,6 @@ _SOCKET_PATH_MAX: Final = 107
 _PASS: Final = 0o011
 _ENTER: Final = 0o055
 _OTHERS_PASS: Final = 0o001
-_UMASK: Final = 0o022
 
 
 class SilentError(Exception):
@@ -150,7 +149,6 @@ class Control:
                     env=self._environment(),
                     cwd="/",
                     start_new_session=True,
-                    umask=_UMASK,
                     timeout=self._patience_s,
                     check=False,
                 ).returncode
