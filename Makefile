@@ -9,7 +9,7 @@ SECONDS ?= 60
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-pg15 check format bench bench-openb bench-churn bench-mig bench-decision contract torture clean
+.PHONY: help up test test-pg15 check format bench bench-openb bench-churn bench-mig bench-decision bench-reports contract torture clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,7 +58,8 @@ bench-churn: .venv/.dev ## replay the public trace as requests that come and go;
 bench-mig: .venv/.dev ## replay MIG cut on demand beside the rules in use; QUICK=1
 bench-decision: .venv/.dev ## what a decision costs up to 1,000,000 GPUs; QUICK=1
 bench-durable: .venv/.dev ## durable reservations a second through HTTP; QUICK=1
-bench-openb bench-churn bench-mig bench-decision bench-durable:
+bench-reports: .venv/.dev ## what the signed reports of 1,000 nodes cost; QUICK=1
+bench-openb bench-churn bench-mig bench-decision bench-durable bench-reports:
 	$(RUN)/python -m bench $@
 
 contract: .venv/.dev ## hold the OpenAPI document against a real server, at least 5,000 cases

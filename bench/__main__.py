@@ -13,7 +13,14 @@ from importlib import import_module
 from pathlib import Path
 
 NAMES = ("startup", "main_job")
-REPLAYS = ("bench-openb", "bench-churn", "bench-mig", "bench-decision", "bench-durable")
+REPLAYS = (
+    "bench-openb",
+    "bench-churn",
+    "bench-mig",
+    "bench-decision",
+    "bench-durable",
+    "bench-reports",
+)
 RESULTS = Path(__file__).parent / "results"
 
 

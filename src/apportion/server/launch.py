@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequ
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 
@@ -20,6 +20,8 @@ from apportion.errors import InvalidInputError, UnavailableError
 from apportion.server.app import create_app
 from apportion.server.system import System, running
 from apportion.webhooks.service import Network
+
+_KEEP_ALIVE_SECONDS: Final = 30
 
 Started = Callable[[System, str], Coroutine[Any, Any, None]]
 """Called when the server answers, with the system and its URL."""
@@ -87,7 +89,13 @@ async def _serving(
         clock_skew=clock_skew,
     )
     config = uvicorn.Config(
-        app, log_config=None, log_level="warning", access_log=False, timeout_graceful_shutdown=5
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        # Agents come every ten seconds: by itself each would have to connect anew.
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
