@@ -31,7 +31,7 @@ from bench.replay.report import QUICK, show
 NODES: Final = 100 if QUICK else 1000
 GPUS_A_NODE: Final = 8
 EVERY_SECONDS: Final = 10
-ROUNDS: Final = 3 if QUICK else 9
+ROUNDS: Final = 3 if QUICK else 7
 """The first of them is not counted: what is warm from then on was cold before."""
 CHANGED: Final = 100
 """One report in so many has a changed inventory."""

@@ -47,7 +47,13 @@ class Node:
         }
         told = await enroll(self.world.runtime, None, EnrollRequest.model_validate(request))
         self.id = told.node_id
-        self.caller = Caller("root", self.id, ancestors=("root",), node_id=self.id)
+        self.caller = Caller(
+            "root",
+            self.id,
+            ancestors=("root",),
+            node_id=self.id,
+            node_key=key.public_key().public_bytes_raw(),
+        )
         return self
 
     def inventory(self, **changes):

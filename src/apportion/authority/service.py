@@ -42,6 +42,8 @@ EVERYTHING: Final = ("*",)
 """The action scope of a token that its role alone bounds."""
 
 _QUERIES: Final = load("apportion.authority")
+_KNOWN_MAX: Final = 100_000
+"""The most nodes whose keys are kept in mind."""
 _USE_NOTED_EVERY: Final = timedelta(minutes=1)
 
 register(
@@ -75,6 +77,8 @@ class Caller:
     ``ancestors`` is the way from root to the tenant, itself included. ``authority`` is None for the
     control plane itself and for code that uses the services as a library: what it asks is done.
     ``node_id`` is the node that signed the request: the door lets it do nothing but be that node.
+    ``node_key`` is the key that it signed with, which may be that of before: what is done for the
+    node looks whether it still holds, in the transaction in which it is done.
     """
 
     tenant_id: str
@@ -83,6 +87,7 @@ class Caller:
     ancestors: tuple[str, ...] = field(default=(), kw_only=True)
     authority: Authority | None = field(default=None, kw_only=True)
     node_id: str | None = field(default=None, kw_only=True)
+    node_key: bytes | None = field(default=None, kw_only=True)
 
     @property
     def lineage(self) -> tuple[str, ...]:
@@ -125,14 +130,15 @@ def key_id(key: bytes) -> str:
 class Identities:
     """Who tokens stand for, as the database has it when they are shown.
 
-    Nothing is kept: a token that is revoked and a policy that is changed count for whoever comes
-    next. Those who come while others are looked up are looked up together, in the next query.
+    Of tokens nothing is kept: one that is revoked and a policy that is changed count for whoever
+    comes next. Those who come while others are looked up go together, in the next query.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._groups = Groups(self._find, most=READ_MAX)
         self._nodes = Groups(self._find_nodes, most=READ_MAX)
+        self._known: dict[str, tuple[Caller, PublicKey]] = {}
 
     async def authenticate(
         self, token: str, request_id: str | None = None, *, tenant_id: str | None = None
@@ -160,16 +166,25 @@ class Identities:
         """
         row = await self._nodes.ask(None, node_id)
         if row is None:
-            raise UnauthenticatedError(
-                "the node has no key here, or it is revoked",
-                field="keyid",
-                given=node_id,
-                hint="Let it join again: `apportion node join-token create POOL`",
-            )
+            raise no_key(node_id)
         caller = Caller(
-            row["tenant_id"], node_id, ancestors=tuple(row["ancestors"]), node_id=node_id
+            row["tenant_id"],
+            node_id,
+            ancestors=tuple(row["ancestors"]),
+            node_id=node_id,
+            node_key=row["public_key"],
         )
-        return caller, PublicKey.from_public_bytes(row["public_key"])
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        known = self._known[node_id] = caller, PublicKey.from_public_bytes(row["public_key"])
+        return known
+
+    def known_node(self, node_id: str) -> tuple[Caller, PublicKey] | None:
+        """Return a node as it was when it was last looked up here; None where it never was.
+
+        A fleet reports all the time, and a lookup costs as much as taking in what it says.
+        """
+        return self._known.get(node_id)
 
     async def _find_nodes(self, asked: Sequence[str], _: GoOn) -> list[Mapping[str, Any] | None]:
         async with transaction(self._runtime.db) as connection:
@@ -217,6 +232,16 @@ def _caller(row: Mapping[str, Any], request_id: str | None) -> Caller:
             expires_at=row["expires_at"],
             policies=tuple(Policy(**policy) for policy in row["policies"]),
         ),
+    )
+
+
+def no_key(node_id: str) -> UnauthenticatedError:
+    """Return the refusal of a node whose key does not hold, or that is none."""
+    return UnauthenticatedError(
+        "the node has no key here, or it is revoked",
+        field="keyid",
+        given=node_id,
+        hint="Let it join again: `apportion node join-token create POOL`",
     )
 
 

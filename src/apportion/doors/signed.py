@@ -5,6 +5,7 @@ it is told what an id that never existed is told.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, cast
 
@@ -48,9 +49,7 @@ async def identify_node(request: Request, operation: str) -> Caller:
     Raises UnauthenticatedError where the signature, its key or its time is not good, ForbiddenError
     for what no node may do, NotFoundError for another node.
     """
-    identities = cast("Identities", request.app.state.identities)
-    caller, key = await identities.find_node(signer_of(request.headers) or "")
-    proof = _verify(request, key)
+    caller, proof = await _prove(request)
     _check_time(request, proof, NODE_OPERATIONS.get(operation))
     if operation not in NODE_OPERATIONS:
         raise ForbiddenError(
@@ -62,6 +61,18 @@ async def identify_node(request: Request, operation: str) -> Caller:
         raise NotFoundError("no such node", field="node_id", given=given)
     request.state.proof = proof
     return caller
+
+
+async def _prove(request: Request) -> tuple[Caller, Proof]:
+    """Verify by the key that is known, else by the one that the database has by now."""
+    identities = cast("Identities", request.app.state.identities)
+    node_id = signer_of(request.headers) or ""
+    known = identities.known_node(node_id)
+    if known is not None:
+        with suppress(UnauthenticatedError):
+            return known[0], _verify(request, known[1])
+    caller, key = await identities.find_node(node_id)
+    return caller, _verify(request, key)
 
 
 async def check_body(request: Request) -> None:

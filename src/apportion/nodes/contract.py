@@ -13,7 +13,7 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 from pydantic import BaseModel
 
-from apportion.authority.service import Caller
+from apportion.authority.service import Caller, no_key
 from apportion.errors import InvalidInputError, NotFoundError
 from apportion.events.service import Event, append
 from apportion.nodes.assignments import assigned_to, gpus_there, note_devices, note_leaving
@@ -43,6 +43,9 @@ async def find_node(connection: Connection, caller: Caller, node_id: str) -> Nod
     row = await cursor.fetchone()
     if row is None:
         raise NotFoundError("no such node", field="node_id", given=node_id)
+    revoked = row["revoked_at"] is not None or row["public_key"] != caller.node_key
+    if caller.node_id is not None and revoked:
+        raise no_key(node_id)
     return row
 
 

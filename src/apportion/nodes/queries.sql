@@ -35,11 +35,12 @@ WHERE nodes.pool_id = %(pool_id)s AND name = ANY (%(names)s);
 -- name: node
 SELECT
     nodes.id, uid, nodes.pool_id, nodes.name, nodes.agent, mig_layout_from, spec_generation, report_sequence,
-    observed_generation, converged, inventory, public_key, pinned_layout, stale_since, accepted_at, acceptance,
+    observed_generation, converged, inventory, public_key, revoked_at, pinned_layout, stale_since, accepted_at, acceptance,
     outcomes,
     coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted
 FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
+JOIN tenants AS owner ON owner.id = pools.tenant_id AND owner.deleted_at IS NULL
 LEFT JOIN node_layouts ON node_id = nodes.id
 WHERE uid = %(uid)s AND pools.tenant_id = %(tenant_id)s;
 
@@ -68,7 +69,12 @@ WHERE uid = %(uid)s
     AND report_digest = %(digest)s
     AND inventory_at > %(fresh)s
     AND stale_since IS NULL
+    AND public_key = %(key)s
     AND revoked_at IS NULL
+    AND EXISTS (
+        SELECT FROM pools JOIN tenants ON tenants.id = pools.tenant_id
+        WHERE pools.id = nodes.pool_id AND deleted_at IS NULL
+    )
 RETURNING spec_generation;
 
 -- name: heard_of

@@ -34,7 +34,7 @@ def digest_of(report: NodeReport) -> bytes:
 
 
 async def same_again(
-    runtime: Runtime, connection: Connection, node_id: str, report: NodeReport
+    runtime: Runtime, connection: Connection, caller: Caller, report: NodeReport
 ) -> int | None:
     """Note that a node says what it said last; None where it does not, and it is to be taken in.
 
@@ -45,7 +45,8 @@ async def same_again(
     cursor = await connection.execute(
         _QUERIES["same_again"],
         {
-            "uid": node_id,
+            "uid": caller.node_id,
+            "key": caller.node_key,
             "sequence": report.sequence,
             "observed": report.observed_generation,
             "digest": digest_of(report),

@@ -46,7 +46,7 @@ async def take_report(
     """
     if caller.node_id is not None:
         async with transaction(runtime.db) as connection:
-            generation = await nodes.same_again(runtime, connection, caller.node_id, report)
+            generation = await nodes.same_again(runtime, connection, caller, report)
         if generation is not None:
             return _taken_in(report, generation)
 

@@ -73,8 +73,9 @@ def create_app(
     app.state.webhook_networks = webhook_networks
     app.state.clock_skew = clock_skew
     # Routes are tried in this order: what is asked most comes first.
-    machines = (pools, quotas, nodes, joining_api, partitions)
-    rooms = (reservations_api, series_api, tenants, *machines, metering, events, webhooks)
+    machines = (pools, quotas, nodes, joining_api)
+    asked_most = (reservations_api, partitions)
+    rooms = (*asked_most, series_api, tenants, *machines, metering, events, webhooks)
     routers = [*(each.router for each in rooms), health.router(ready)]
     for router in routers:
         app.include_router(router)
