@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the variables; 0, or the server's refusal."""
     with connect(args) as client, naming({"reservation_id": "RESERVATION"}):
         view = client.get_reservation(args.id)
-        variables = environment_of(view, node=args.node)
+        variables = environment_of(client, view, node=args.node)
     if args.output != "table":
         print_data(variables, args.output)
     else:

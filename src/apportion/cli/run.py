@@ -129,7 +129,7 @@ def _devices(client: "Client", signals: Signals, view: "ReservationView") -> Map
     told = ""
     while True:
         try:
-            return environment_of(client.get_reservation(view.id))
+            return environment_of(client, client.get_reservation(view.id))
         except (InvalidStateError, UnavailableError) as error:
             if not (error.message.startswith(MISSING) or isinstance(error, UnavailableError)):
                 raise

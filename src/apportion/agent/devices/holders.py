@@ -53,7 +53,10 @@ def _is_marked(pid: int, allocation_id: str) -> bool:
         variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return f"{MARK}={allocation_id}".encode() in variables
+    # A process with several pieces has their names with commas between.
+    mark = f"{MARK}=".encode()
+    names = [each.removeprefix(mark).split(b",") for each in variables if each.startswith(mark)]
+    return any(allocation_id.encode() in each for each in names)
 
 
 def _pin(pid: int) -> int | None:
