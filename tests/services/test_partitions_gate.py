@@ -430,3 +430,37 @@ async def test_the_gate_touches_only_nodes_that_have_something_to_do(world, monk
     assert await advance() == 0, "they wait for their nodes' word"
     await mig.converge(scheduled[0])
     assert await advance() == 1, "one has its turn where one is done"
+
+
+async def test_going_back_to_what_was_granted_leaves_it_granted(mig):
+    await mig.change(migLayout=LARGE)
+    await mig.world.gate.advance()
+    await mig.change(migLayout=SMALL)
+    assert (await mig.states())["n1"]["pending"] == {"migLayout": SMALL}
+    await mig.change(migLayout=LARGE)
+    row = (await mig.states())["n1"]
+    assert (row["state"], row["granted"], row["pending"]) == ("granted", {"migLayout": LARGE}, None)
+    assert (await mig.place("3g.40gb")).state == "pending"
+    await mig.converge("n1")
+    assert await mig.state() == "settled"
+
+
+async def test_one_that_got_an_end_waits_for_its_turn_behind_others(world):
+    policy = {"migLayout": SMALL, "openEnded": True}
+    mig = Nodes(world, await world.pool(pool_of("H100", "mig", **policy)))
+    await mig.join("n1", "n2", gpus=1)
+    held = await world.create(
+        ask(mig.pool.id, device("gpu.mig", profile="1g.10gb"), open_ended=True)
+    )
+    await mig.change(**{**policy, "migLayout": LARGE})
+    await world.gate.advance()
+    [name] = {booking.node for booking in held.bookings}
+    [other] = {"n1", "n2"} - {name}
+    assert (await mig.state(name), await mig.state(other)) == ("waiting_open_ended", "granted")
+    await world.reservations.release(world.caller, held.id)
+    await world.gate.advance()
+    row = (await mig.states())[name]
+    assert (row["state"], row["reason"]["code"]) == ("pending", "rollout_limited")
+    await mig.converge(other)
+    await world.gate.advance()
+    assert (await mig.state(name), await mig.state(other)) == ("granted", "settled")
