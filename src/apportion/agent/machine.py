@@ -4,12 +4,14 @@ A unit that the agent is to have is added here.
 """
 
 import json
-from collections.abc import Callable, Generator, Mapping
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
+from apportion.agent.devices.unit import Devices
 from apportion.agent.files import make_private
 from apportion.agent.host import host_root, read_host
 from apportion.agent.inventory import Made, inventory
@@ -19,10 +21,19 @@ from apportion.agent.mig.journal import Journal
 from apportion.agent.mig.unit import MigLayout
 from apportion.agent.nvml import Driver, DriverError, GpuInstance, open_driver
 from apportion.agent.remembered import Remembered
+from apportion.agent.sharing.driver import SharingDriver
+from apportion.agent.sharing.gpu import Tools
+from apportion.agent.sharing.journal import Journal as SharingJournal
+from apportion.agent.sharing.journal import Step
+from apportion.agent.sharing.unit import SharingUnit
+from apportion.agent.units import Unit
 from apportion.agent.watching import take_in_errors
 from apportion.errors import UnavailableError
 
 AGENT: Final = "apportion"
+CDI_VARIABLE: Final = "APPORTION_CDI_DIR"
+CDI_DIR: Final = "/var/run/cdi"
+"""Where container runtimes look for devices, where the variable names no other place."""
 _MIG_JOURNAL: Final = "mig.json"
 
 
@@ -65,8 +76,33 @@ def _with_driver(driver: Driver, state: Path, node: str, now: Callable[[], datet
         take_in_errors(watch, driver, remembered, now())
         return inventory(driver, remembered, root, node=node, agent=AGENT, made=made)
 
-    units = [MigLayout(driver, journal, lambda: ())]
-    return Machine(observe=observe, units=units)
+    return Machine(observe=observe, units=_units(driver, state, root, boot_id, journal))
+
+
+def _units(
+    driver: Driver, state: Path, root: Path, boot_id: str, journal: Journal
+) -> Sequence[Unit]:
+    """Return the units in the order of their steps: cut, share, then hand out what is there."""
+    shared = SharingJournal(state / "sharing")
+    tools = Tools(driver=SharingDriver(driver), journal=shared, state=state, boot_id=boot_id)
+
+    def made_for(device: str) -> str | None:
+        found = (each.allocation_id for each in journal.entries() if each.uuid == device)
+        return next(found, None)
+
+    def shared_by(gpu: str) -> str | None:
+        record = shared.read(gpu)
+        return record.mode if record is not None and record.step is Step.RUNNING else None
+
+    devices = Devices(
+        driver,
+        state=state,
+        cdi_dir=Path(os.environ.get(CDI_VARIABLE) or CDI_DIR),
+        root=root,
+        shared_by=shared_by,
+        made_for=made_for,
+    )
+    return [MigLayout(driver, journal, devices.holds), SharingUnit(tools), devices]
 
 
 def _without_driver(state: Path, node: str, problem: str) -> Machine:

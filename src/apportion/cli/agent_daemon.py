@@ -89,7 +89,7 @@ def _join(args: argparse.Namespace) -> int:
         "pool": identity.pool_id,
         "class": identity.cls,
         "server's key": identity.server_key,
-        "state": args.state,
+        "state": str(args.state),
     }
     following = next_lines(f"apportion agent run --state {args.state}")
     lines = [*fact_lines(f"this machine is {identity.node_id}", facts), *following]
