@@ -464,3 +464,25 @@ async def test_one_that_got_an_end_waits_for_its_turn_behind_others(world):
     await mig.converge(other)
     await world.gate.advance()
     assert (await mig.state(name), await mig.state(other)) == ("granted", "settled")
+
+
+async def test_a_gpu_that_joins_with_a_holder_without_an_end_sets_the_others_free(world):
+    policy = {"migLayout": SMALL, "openEnded": True}
+    mig = Nodes(world, await world.pool(pool_of("H100", "mig", **policy)))
+    await mig.join("n1", gpus=1)
+    await mig.place(duration="2h")
+    await mig.change(**{**policy, "migLayout": LARGE})
+    await world.gate.advance()
+    assert (await mig.place(duration="3h")).state == "pending"
+    node = mig.nodes["n1"]
+    node.gpus, node.cuts = 2, [*node.cuts, node.cuts[0]]
+    await mig.deliver("n1", node.report())
+    late = await world.create(
+        ask(mig.pool.id, device("gpu.mig", profile="1g.10gb"), open_ended=True)
+    )
+    assert late.state == "active"
+    await world.tick(hours=2)
+    assert await mig.state() == "waiting_open_ended"
+    holds = "SELECT FROM bookings WHERE partition_id IS NOT NULL AND voided_at IS NULL"
+    assert await world.rows(f"{holds} AND upper_inf(during)") == []
+    assert (await mig.place("1g.10gb", duration="9h")).bookings != []
