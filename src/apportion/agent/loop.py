@@ -61,6 +61,7 @@ class Loop:
         self._machine = machine
         self._now = now
         self._behind = True
+        self._outcomes: Mapping[str, Outcome] = {}
         self.spec: NodeSpec | None = self._kept()
 
     def run(self, wait: Callable[[int], bool]) -> None:
@@ -82,8 +83,11 @@ class Loop:
         self._attempt("report", lambda: self._report(spec, outcomes))
         if self._behind:
             self._attempt("read spec", self._read_spec)
-        # What is asked by now is worth another round at once.
-        return spec.report_every_seconds if self.spec == spec else 0
+        if self.spec != spec:
+            return 0
+        # One unit's step may be what another waits for: no need to let it wait for the next report.
+        settled, self._outcomes = outcomes == self._outcomes, outcomes
+        return spec.report_every_seconds if settled else min(1, spec.report_every_seconds)
 
     def _read_spec(self) -> None:
         spec = self._link.read_spec()

@@ -4,9 +4,9 @@ A unit that the agent is to have is added here.
 """
 
 import json
-import os
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
@@ -24,85 +24,80 @@ from apportion.agent.remembered import Remembered
 from apportion.agent.sharing.driver import SharingDriver
 from apportion.agent.sharing.gpu import Tools
 from apportion.agent.sharing.journal import Journal as SharingJournal
-from apportion.agent.sharing.journal import Step
 from apportion.agent.sharing.unit import SharingUnit
-from apportion.agent.units import Unit
 from apportion.agent.watching import take_in_errors
 from apportion.errors import UnavailableError
 
 AGENT: Final = "apportion"
-CDI_VARIABLE: Final = "APPORTION_CDI_DIR"
-CDI_DIR: Final = "/var/run/cdi"
-"""Where container runtimes look for devices, where the variable names no other place."""
 _MIG_JOURNAL: Final = "mig.json"
+_SHARING_JOURNAL: Final = "sharing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where this machine's agent keeps things: its own state, and where runtimes look for CDI."""
+
+    state: Path
+    cdi_dir: Path
 
 
 @contextmanager
 def machine(
-    state: Path, node: str | None, document: Path | None, now: Callable[[], datetime]
+    places: Places, node: str | None, document: Path | None, now: Callable[[], datetime]
 ) -> Generator[Machine]:
     """Give this machine, with its driver open where it has one.
 
     With ``document`` something else says what there is, in a file that is read anew each time, and
     there is nothing here to act on.
     """
-    make_private(state)
+    make_private(places.state)
     name = node or host_name()
     if document is not None:
         yield Machine(observe=lambda: read_inventory(document))
         return
-    try:
-        with open_driver() as driver:
-            yield _with_driver(driver, state, name, now)
-            return
-    except DriverError as error:
-        problem = error.message
-    yield _without_driver(state, name, problem)
+    with ExitStack() as stack:
+        try:
+            driver = stack.enter_context(open_driver())
+        except DriverError as error:
+            yield _without_driver(places.state, name, error.message)
+        else:
+            yield _with_driver(driver, places, name, now)
 
 
-def _with_driver(driver: Driver, state: Path, node: str, now: Callable[[], datetime]) -> Machine:
-    root = host_root()
+def _with_driver(driver: Driver, places: Places, node: str, now: Callable[[], datetime]) -> Machine:
+    root, state = host_root(), places.state
     boot_id = read_host(root).boot_id
     remembered = Remembered(state / GPUS_FILE, boot_id)
-    journal = Journal(state / _MIG_JOURNAL, boot_id)
     watch = driver.watch()
+    cut = Journal(state / _MIG_JOURNAL, boot_id)
+    sharing = SharingUnit(
+        Tools(
+            driver=SharingDriver(driver),
+            journal=SharingJournal(state / _SHARING_JOURNAL),
+            state=state,
+            boot_id=boot_id,
+        )
+    )
+    devices = Devices(
+        driver,
+        state=state,
+        cdi_dir=places.cdi_dir,
+        root=root,
+        shared_by=sharing.mode_of,
+        made_for=cut.made_for,
+    )
 
-    def made(gpu: str, instance: GpuInstance) -> Made | None:
-        uuids = {compute.uuid for compute in instance.computes}
-        entries = [each for each in journal.entries(gpu) if each.uuid in uuids]
-        return Made(allocation_id=entries[0].allocation_id) if entries else None
+    def made(_gpu: str, instance: GpuInstance) -> Made | None:
+        entry = next(filter(None, (cut.find(each.uuid) for each in instance.computes)), None)
+        return None if entry is None else Made(allocation_id=entry.allocation_id)
 
     def observe() -> Mapping[str, Any]:
         take_in_errors(watch, driver, remembered, now())
         return inventory(driver, remembered, root, node=node, agent=AGENT, made=made)
 
-    return Machine(observe=observe, units=_units(driver, state, root, boot_id, journal))
-
-
-def _units(
-    driver: Driver, state: Path, root: Path, boot_id: str, journal: Journal
-) -> Sequence[Unit]:
-    """Return the units in the order of their steps: cut, share, then hand out what is there."""
-    shared = SharingJournal(state / "sharing")
-    tools = Tools(driver=SharingDriver(driver), journal=shared, state=state, boot_id=boot_id)
-
-    def made_for(device: str) -> str | None:
-        found = (each.allocation_id for each in journal.entries() if each.uuid == device)
-        return next(found, None)
-
-    def shared_by(gpu: str) -> str | None:
-        record = shared.read(gpu)
-        return record.mode if record is not None and record.step is Step.RUNNING else None
-
-    devices = Devices(
-        driver,
-        state=state,
-        cdi_dir=Path(os.environ.get(CDI_VARIABLE) or CDI_DIR),
-        root=root,
-        shared_by=shared_by,
-        made_for=made_for,
-    )
-    return [MigLayout(driver, journal, devices.holds), SharingUnit(tools), devices]
+    # What is over goes before what is cut and shared anew, and what begins after it: a round that
+    # changes anything is followed by another at once.
+    return Machine(observe=observe, units=[MigLayout(driver, cut, devices.holds), sharing, devices])
 
 
 def _without_driver(state: Path, node: str, problem: str) -> Machine:

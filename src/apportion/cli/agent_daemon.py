@@ -20,6 +20,7 @@ from apportion.errors import InvalidInputError
 
 STATE_VARIABLE: Final = "APPORTION_AGENT_STATE"
 STATE: Final = "/var/lib/apportion-agent"
+CDI_DIR: Final = "/var/run/cdi"
 
 VERBS: Final = ("join", "run")
 
@@ -35,6 +36,13 @@ def add_verbs(add: Callable[..., argparse.ArgumentParser], epilog: str) -> None:
     add_output_argument(join)
     daemon = add("run", help="report, converge and hand out, for ever", epilog=epilog)
     _add_machine(daemon)
+    daemon.add_argument(
+        "--cdi-dir",
+        metavar="DIR",
+        type=Path,
+        default=Path(CDI_DIR),
+        help=f"where container runtimes look for CDI specs (default: {CDI_DIR})",
+    )
     daemon.add_argument("--once", action="store_true", help="go round once, and say how it went")
 
 
@@ -62,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _join(args: argparse.Namespace) -> int:
     from apportion.agent.joining import join
-    from apportion.agent.machine import machine
+    from apportion.agent.machine import Places, machine
 
     if args.token is not None:
         token = args.token
@@ -74,7 +82,9 @@ def _join(args: argparse.Namespace) -> int:
         )
     with (
         naming({"inventory": "--inventory", "state": "--state", "url": "--server"}),
-        machine(args.state, args.node, args.inventory, _now) as this,
+        machine(
+            Places(state=args.state, cdi_dir=Path(CDI_DIR)), args.node, args.inventory, _now
+        ) as this,
     ):
         identity = join(
             args.state,
@@ -99,7 +109,7 @@ def _join(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from apportion.agent.identity import link_of
     from apportion.agent.loop import Loop
-    from apportion.agent.machine import machine
+    from apportion.agent.machine import Places, machine
     from apportion.agent.uplink import Uplink
     from apportion.server.logs import configure_logging
 
@@ -110,7 +120,9 @@ def _run(args: argparse.Namespace) -> int:
     with (
         naming({"state": "--state"}),
         closing(link_of(args.state, now=_now, entropy=secrets.token_bytes)) as link,
-        machine(args.state, args.node, args.inventory, _now) as this,
+        machine(
+            Places(state=args.state, cdi_dir=args.cdi_dir), args.node, args.inventory, _now
+        ) as this,
     ):
         uplink = Uplink(args.state, link)
         loop = Loop(args.state, link, uplink, this, _now)

@@ -9,8 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from apportion.cli import simulating
+from apportion.cli.arguments import whole_number
 from apportion.cli.draw import Cell, can_draw_boxes, draw_gpu
 from apportion.cli.output import table, wants_colour
+from apportion.errors import InvalidInputError
 from apportion.quantities.shares import decimal_text
 
 if TYPE_CHECKING:
@@ -25,12 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on, 0 for any (default 7070)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
+    parser.add_argument(
+        "--simulate",
+        metavar="MACHINE",
+        help="simulated nodes with agents in place of the demo: dgx-h100, a100x8, a30x4, h200x8,"
+        " b200x8, l4x2, mixed",
+    )
+    parser.add_argument(
+        "--nodes", type=whole_number, metavar="N", help="how many simulated nodes (default 1)"
+    )
     parser.add_argument("--no-demo", action="store_true", help="an empty server")
     parser.add_argument("--once", action="store_true", help="do the main job, print it, and stop")
     parser.epilog = (
         "examples:\n"
         "  apportion up                        a fleet to look at, kept for the next time\n"
         "  apportion up --no-demo --port 8080  an empty server\n"
+        "  apportion up --simulate dgx-h100    a server and a node with 8 simulated GPUs\n"
     )
 
 
@@ -47,8 +60,12 @@ def run(args: argparse.Namespace) -> int:
     )
 
     configure_logging(settings.log_level, settings.log_format)
+    kinds = _simulated(args)
 
     async def started(system: "System", url: str) -> None:
+        if kinds:
+            await simulating.run(url, system.token_file, settings.state, kinds, once=args.once)
+            return
         if not args.no_demo:
             await _demo(system)
         _say(_next_steps(url, system.token_file, demo=not args.no_demo))
@@ -68,6 +85,19 @@ def run(args: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def _simulated(args: argparse.Namespace) -> Sequence[str]:
+    """Return the kinds of the nodes to simulate, none where none are asked for."""
+    if args.simulate is None:
+        if args.nodes is not None:
+            raise InvalidInputError(
+                "simulated nodes need to know of what machine", field="--simulate"
+            )
+        return ()
+    from apportion.simulated.fleet import kinds_of
+
+    return kinds_of(args.simulate, args.nodes or 1)
 
 
 async def _demo(system: "System") -> None:

@@ -93,6 +93,15 @@ class Journal:
         """Return the entries of a GPU, or all."""
         return [entry for entry in self._entries.values() if gpu in {None, entry.gpu}]
 
+    def find(self, uuid: str) -> Entry | None:
+        """Return the entry of a MIG device, by its UUID; None where the agent did not make it."""
+        return next((each for each in self._entries.values() if each.uuid == uuid), None)
+
+    def made_for(self, uuid: str) -> str | None:
+        """Return for which allocation a MIG device was made; None where for none in particular."""
+        entry = self.find(uuid)
+        return None if entry is None else entry.allocation_id
+
     def put(self, entry: Entry) -> Entry:
         """Write an entry, over one for the same place."""
         self._write({**self._entries, _key(entry): entry})

@@ -12,6 +12,7 @@ from typing import Final
 from apportion.agent.sharing.driver import SharedGpu
 from apportion.agent.sharing.faults import Hindered
 from apportion.agent.sharing.gpu import GpuSharing, Tools, forget_reboot
+from apportion.agent.sharing.journal import Step
 from apportion.agent.sharing.processes import Processes
 from apportion.agent.units import Outcome, Wanted
 
@@ -54,6 +55,16 @@ class SharingUnit:
             else:
                 told += [said] if said else []
         return _outcome(hindrances, told)
+
+    def mode_of(self, uuid: str) -> str | None:
+        """Return how a GPU is shared, ``mps`` or ``timeslice``; None where it is not, or not yet.
+
+        Raises Hindered where that cannot be read.
+        """
+        record = self.tools.journal.read(uuid)
+        if record is None or record.boot_id != self.tools.boot_id:
+            return None
+        return record.mode if record.step is Step.RUNNING else None
 
     def _acts(
         self, gpus: Mapping[str, SharedGpu], wanted: Wanted | None, now: datetime
