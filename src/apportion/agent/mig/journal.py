@@ -6,7 +6,7 @@ written, because no instance survives a reboot, and what is there after one is s
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -62,13 +62,22 @@ class Entry:
         return self.uuid in uuids or (self.stage is Stage.DESTROYING and not uuids)
 
 
+Hook = Callable[[str], None]
+
+
+def nothing(_point: str) -> None:
+    """Tell nobody."""
+
+
 class Journal:
     """The entries, by GPU and place; every change is on disk when the call returns.
 
-    OSError where the disk would not take it: nothing is to be done then.
+    OSError where the disk would not take it: nothing is to be done then. ``told`` hears
+    ``before STAGE`` and ``after STAGE`` around each write, and around ``gone``, when an entry goes:
+    tests stop the process there.
     """
 
-    def __init__(self, path: Path, boot_id: str) -> None:
+    def __init__(self, path: Path, boot_id: str, told: Hook = nothing) -> None:
         """Read the journal of this boot; one of another boot, or none, is empty.
 
         One that nobody can read is put aside: its instances are strangers' from then on, which are
@@ -76,6 +85,7 @@ class Journal:
         """
         self._path = path
         self._boot_id = boot_id
+        self._told = told
         self._entries: dict[_Key, Entry] = {}
         try:
             document = _Document.model_validate_json(path.read_bytes())
@@ -104,12 +114,13 @@ class Journal:
 
     def put(self, entry: Entry) -> Entry:
         """Write an entry, over one for the same place."""
-        self._write({**self._entries, _key(entry): entry})
+        self._write(entry.stage, {**self._entries, _key(entry): entry})
         return entry
 
     def forget(self, entry: Entry) -> None:
         """Write that an instance is gone."""
-        self._write({key: each for key, each in self._entries.items() if key != _key(entry)})
+        kept = {key: each for key, each in self._entries.items() if key != _key(entry)}
+        self._write("gone", kept)
 
     def of(self, gpu: Gpu) -> dict[int, Entry]:
         """Return the entries of a GPU's instances by their ids; of those gone, none is kept."""
@@ -123,13 +134,16 @@ class Journal:
                 found[instance.gi_id] = entry
         if gone:
             keys = {_key(entry) for entry in gone}
-            self._write({key: each for key, each in self._entries.items() if key not in keys})
+            kept = {key: each for key, each in self._entries.items() if key not in keys}
+            self._write("gone", kept)
         return found
 
-    def _write(self, entries: dict[_Key, Entry]) -> None:
+    def _write(self, point: str, entries: dict[_Key, Entry]) -> None:
+        self._told(f"before {point}")
         document = _Document(boot_id=self._boot_id, entries=list(entries.values()))
         replace_file(self._path, document.model_dump_json(indent=1) + "\n")
         self._entries = entries
+        self._told(f"after {point}")
 
 
 class _Document(BaseModel):
