@@ -107,6 +107,7 @@ def _join(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from apportion.agent.alone import alone
     from apportion.agent.identity import link_of
     from apportion.agent.loop import Loop
     from apportion.agent.machine import Places, machine
@@ -119,6 +120,7 @@ def _run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda _number, _frame: stop.set())
     with (
         naming({"state": "--state"}),
+        alone(args.state),
         closing(link_of(args.state, now=_now, entropy=secrets.token_bytes)) as link,
         machine(
             Places(state=args.state, cdi_dir=args.cdi_dir), args.node, args.inventory, _now

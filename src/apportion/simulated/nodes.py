@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from apportion.agent.alone import at_work
 from apportion.agent.identity import keep, kept
 from apportion.errors import UnavailableError
 from apportion.testing.nvml import MachineKind, Simulation
@@ -93,7 +95,12 @@ class Node:
             raise UnavailableError(f"{self.name} cannot join: {said.decode().strip()}")
 
     async def run_agent(self) -> None:
-        """Run its agent until this is cancelled; one that ended is started again."""
+        """Run its agent until this is cancelled; one that ended is started again.
+
+        One that outlived whoever started it ends first: agents may be killed at any moment.
+        """
+        if (left := at_work(self.agent_state)) is not None:
+            os.kill(left, signal.SIGKILL)
         while True:
             process = await self._agent("run", "--cdi-dir", str(self.cdi_dir), to_log=True)
             try:
