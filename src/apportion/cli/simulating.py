@@ -30,7 +30,7 @@ async def run(url: str, token_file: Path, state: Path, kinds: Sequence[str], *, 
 
 
 def _report(nodes: Sequence["Node"], url: str) -> list[str]:
-    rows = [(node.name, node.node_id, node.log) for node in nodes]
+    rows = [(node.name, node.node_id, str(node.log)) for node in nodes]
     first = nodes[0].folder
     return [
         "",

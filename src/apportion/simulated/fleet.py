@@ -44,7 +44,7 @@ async def simulated_fleet(
     Machines, keys and pools that are there from before are taken again. Raises UnavailableError
     where a node cannot join, or takes no work after two minutes.
     """
-    pools = {kind: await _pool_of(client, kind) for kind in dict.fromkeys(kinds)}
+    pools = {kind: await pool_of(client, kind) for kind in dict.fromkeys(kinds)}
     nodes: list[Node] = []
     for number, kind in enumerate(kinds, 1):
         tell(f"starting node {number} of {len(kinds)}")
@@ -64,7 +64,7 @@ async def simulated_fleet(
         await asyncio.gather(*agents, return_exceptions=True)
 
 
-async def _pool_of(client: AsyncClient, kind: str) -> str:
+async def pool_of(client: AsyncClient, kind: str) -> str:
     name = f"simulated-{kind}"
     found = await client.list_pools(name=name, owned=True, archived=False)
     for pool in found.items:
