@@ -9,7 +9,7 @@ SECONDS ?= 60
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-pg15 check format bench bench-openb bench-churn bench-mig bench-decision bench-reports contract torture clean
+.PHONY: help up test e2e test-pg15 check format bench bench-openb bench-churn bench-mig bench-decision bench-reports contract torture clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,9 @@ up: .venv/.run ## start the server with its demo: a real fleet and its real task
 
 test: .venv/.dev ## run the tests (real PostgreSQL, real processes)
 	$(RUN)/python -m pytest -n 2 -m "not slow"
+
+e2e: .venv/.dev ## run what needs whole processes: servers and agents that are killed at every step
+	$(RUN)/python -m pytest -m "" tests/e2e tests/agent
 
 test-pg15: .venv/.dev ## run the database tests on Debian's PostgreSQL 15
 	APPORTION_TEST_PG_BIN=/usr/lib/postgresql/15/bin $(RUN)/python -m pytest -n 2 -m "not slow" tests/store tests/services

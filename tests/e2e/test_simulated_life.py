@@ -33,6 +33,7 @@ def world(server, open_module_path):
     world.until(world.is_ready)
     yield world
     world.stop()
+    world.client.close()
 
 
 def live(world):

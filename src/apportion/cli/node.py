@@ -39,6 +39,7 @@ examples:
   apportion node set n1 --mig-layout-from node
   apportion node join-token create notebooks --out n2.token
   apportion node join-token list --state open
+  apportion node join-token revoke n2 --yes
   apportion node revoke n1 --yes"""
 
 
