@@ -20,6 +20,7 @@ from apportion.errors import InvalidInputError
 
 STATE_VARIABLE: Final = "APPORTION_AGENT_STATE"
 STATE: Final = "/var/lib/apportion-agent"
+CDI_VARIABLE: Final = "APPORTION_CDI_DIR"
 CDI_DIR: Final = "/var/run/cdi"
 
 VERBS: Final = ("join", "run")
@@ -40,8 +41,8 @@ def add_verbs(add: Callable[..., argparse.ArgumentParser], epilog: str) -> None:
         "--cdi-dir",
         metavar="DIR",
         type=Path,
-        default=Path(CDI_DIR),
-        help=f"where container runtimes look for CDI specs (default: {CDI_DIR})",
+        default=Path(os.environ.get(CDI_VARIABLE) or CDI_DIR),
+        help=f"where container runtimes look for CDI specs ({CDI_VARIABLE}; default: {CDI_DIR})",
     )
     daemon.add_argument("--once", action="store_true", help="go round once, and say how it went")
 
