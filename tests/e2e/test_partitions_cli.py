@@ -56,7 +56,7 @@ def test_the_guides_commands_do_what_it_says(cli, server):
         cli("reservation", "release", held.data["id"], "--yes")
         cli(*setting)
         until(lambda: cli(*status).out, lambda out: "1 granted" in out)
-        assert "1 nodes are changing" in cli("doctor").out
+        assert "1 nodes are being cut anew" in cli("doctor").out
         node.read(client.get_spec(joined.id))
         node.apply()
         client.report_node(joined.id, node.report())

@@ -1,5 +1,6 @@
 """One look at this machine from outside the agent: what its next report would say."""
 
+import os
 import re
 import socket
 from pathlib import Path
@@ -11,6 +12,7 @@ from apportion.agent.nvml import DriverError, open_driver
 from apportion.agent.remembered import Remembered
 from apportion.errors import UnavailableError
 
+NODE_VARIABLE: Final = "APPORTION_NODE"
 GPUS_FILE: Final = "gpus.json"
 """What the agent remembers of GPUs, in its state directory."""
 
@@ -35,6 +37,6 @@ def look(node: str, state: Path | None = None) -> dict[str, Any]:
 
 
 def host_name() -> str:
-    """Return the host's name as a node's can be."""
+    """Return what this machine is called: APPORTION_NODE, or the host's name as a node's can be."""
     name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower())[:63].strip(".-")
-    return name or "node"
+    return os.environ.get(NODE_VARIABLE) or name or "node"

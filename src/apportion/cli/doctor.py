@@ -192,7 +192,9 @@ def _layouts(client: "Client") -> Iterator[Finding]:
             hint=f"See `apportion layout status {pool_name}`: is the agent there well?",
         )
     if not stuck:
-        words = f"{changing:,} nodes are changing" if changing else "no node is changing"
+        words = (
+            f"{changing:,} nodes are being cut anew" if changing else "no node is being cut anew"
+        )
         yield Finding(check="layouts", result="note" if changing else "ok", text=words)
 
 
