@@ -160,7 +160,8 @@ def test_whatever_happens_holders_are_never_ended_and_all_is_given_back(run):
                 case _:
                     pass
             assert all(client.poll() is None for client in alive)
-            assert len([one for one in node.ours() if one.control]) <= 1
+            # A daemon that is just starting is two processes until its parent has gone.
+            until(lambda: len([one for one in node.ours() if one.control]) <= 1)
         while alive:
             node.leave(alive.pop())
         until(lambda: node.converge(None, after_s=now_s).done)

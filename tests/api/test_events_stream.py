@@ -284,7 +284,7 @@ async def test_a_server_that_stops_ends_its_streams_at_once(runtime, reservation
     loop = asyncio.get_running_loop()
     with _listen("127.0.0.1", 0) as socket:
         url = f"http://127.0.0.1:{socket.getsockname()[1]}"
-        async with _serving(system, socket, asyncio.Event()):
+        async with _serving(system, socket, asyncio.Event(), timedelta(minutes=1)):
             listening = asyncio.create_task(hear_out(url, token))
             await asyncio.sleep(0.3)
             assert not listening.done()

@@ -11,7 +11,11 @@ import pytest
 from apportion.testing.builders import gpu, inventory
 
 SEEN = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['NVIDIA_VISIBLE_DEVICES'])"
-SLEEP = "import time; print('began', flush=True); time.sleep({})"
+# Who runs these tests may have hung-up calls ignored, as nohup does, and children inherit that.
+SLEEP = (
+    "import signal, time; signal.signal(signal.SIGHUP, signal.SIG_DFL);"
+    " print('began', flush=True); time.sleep({})"
+)
 
 
 class Node:

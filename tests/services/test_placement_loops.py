@@ -16,7 +16,9 @@ pytestmark = pytest.mark.anyio
 async def ticks_until(done, gate, reservations):
     """Let the loop run until ``done`` is set, and return what it logged."""
     with redirect_stdout(io.StringIO()) as said:
-        loop = asyncio.create_task(_tick(gate, reservations))
+        lifecycle = reservations.lifecycle
+        steps = {"gate": gate.advance, "lifecycle": lifecycle.advance}
+        loop = asyncio.create_task(_tick(steps, lifecycle.hint))
         async with asyncio.timeout(20):
             await done.wait()
         loop.cancel()
