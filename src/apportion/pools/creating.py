@@ -193,9 +193,10 @@ async def _write(
     }
     cursor = await connection.execute(QUERIES["insert"], {**row, "policy": Jsonb(request.policy)})
     if await cursor.fetchone() is None:
-        # Somebody with the same key was faster, by less than one look.
+        # Somebody was faster, by less than one look: with the same key, or with the same name.
         _, there = await _by_key(connection, caller, request)
-        assert there is not None  # noqa: S101 - a pool is never deleted
+        if there is None:
+            raise name_taken(request.name)
         return await _same(connection, caller, there, request, site)
     limits = read_limits(counting_equivalents(request.owner_quota), field="owner_quota")
     await set_limits(connection, caller.tenant_id, row["id"], limits)

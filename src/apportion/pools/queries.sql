@@ -1,5 +1,6 @@
 -- name: insert
--- No row comes back where the same key has made the pool already, or is making it now.
+-- No row comes back where the same key has made the pool already, or is making it now, or where
+-- another pool got the name: which of both an index finds first is chance.
 INSERT INTO pools (
     id, tenant_id, site_id, name, class, gpu_model, sharing, agent, provider_account_id,
     policy, replicas, shares, single_tenant, created_at
@@ -7,7 +8,7 @@ INSERT INTO pools (
     %(id)s, %(tenant_id)s, %(site_id)s, %(name)s, %(class)s, %(gpu_model)s, %(sharing)s, %(agent)s,
     %(provider_account_id)s, %(policy)s, %(replicas)s, %(shares)s, %(single_tenant)s, %(now)s
 )
-ON CONFLICT (id) DO NOTHING
+ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: name_is_taken
