@@ -4,7 +4,6 @@ Killed between any two instructions, the next run reads the step and takes it ag
 taken twice.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +15,7 @@ from apportion.agent.devices.assignments import Assignment
 from apportion.agent.devices.capabilities import Node
 from apportion.agent.devices.faults import HeldUpError
 from apportion.agent.files import replace_file, sync_directory
+from apportion.agent.points import Hook, nothing
 
 
 class Step(StrEnum):
@@ -81,12 +81,6 @@ class Record:
 
 
 _FILE: Final = TypeAdapter(Record)
-
-Hook = Callable[[str], None]
-
-
-def nothing(_point: str) -> None:
-    """Tell nobody."""
 
 
 class Journal:

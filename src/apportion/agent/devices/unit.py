@@ -16,10 +16,11 @@ from apportion.agent.devices.assignments import (
 from apportion.agent.devices.faults import HeldUpError
 from apportion.agent.devices.files import HandedOut
 from apportion.agent.devices.handing_out import HandingOut, MadeFor, SharedBy
-from apportion.agent.devices.journal import Hook, Journal, Record, Step, nothing
+from apportion.agent.devices.journal import Journal, Record, Step
 from apportion.agent.devices.taking_back import TakingBack
 from apportion.agent.mig import Hold
 from apportion.agent.nvml import Driver
+from apportion.agent.points import Hook, nothing
 from apportion.agent.units import Outcome, Wanted
 
 NAME: Final = "devices"

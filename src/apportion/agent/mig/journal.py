@@ -6,7 +6,7 @@ written, because no instance survives a reboot, and what is there after one is s
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from apportion.agent.files import replace_file
 from apportion.agent.mig.seen import Gpu, Instance
+from apportion.agent.points import Hook, nothing
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -60,13 +61,6 @@ class Entry:
             return True
         uuids = {compute.uuid for compute in instance.computes}
         return self.uuid in uuids or (self.stage is Stage.DESTROYING and not uuids)
-
-
-Hook = Callable[[str], None]
-
-
-def nothing(_point: str) -> None:
-    """Tell nobody."""
 
 
 class Journal:

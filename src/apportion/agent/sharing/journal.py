@@ -4,7 +4,6 @@ One small file a GPU: how it was found, and the step that is being taken. Killed
 instructions, the next run reads the step and takes it again; each may be taken twice.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -14,6 +13,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from apportion.agent.files import replace_file, sync_directory
+from apportion.agent.points import Hook, nothing
 from apportion.agent.sharing.driver import ComputeMode
 from apportion.agent.sharing.faults import Hindered
 
@@ -60,12 +60,6 @@ class Record:
 
 _FILE: Final = TypeAdapter(Record)
 
-Hook = Callable[[str], None]
-
-
-def _nothing(_point: str) -> None:
-    """Tell nobody."""
-
 
 class Journal:
     """The files of all GPUs, in one directory.
@@ -74,7 +68,7 @@ class Journal:
     removal of a file: tests stop the process there.
     """
 
-    def __init__(self, directory: Path, told: Hook = _nothing) -> None:
+    def __init__(self, directory: Path, told: Hook = nothing) -> None:
         self._directory = directory
         self._told = told
 
