@@ -1,5 +1,6 @@
 """Each refusal of a real PostgreSQL comes out in our words, by the name of what was broken."""
 
+import asyncio
 import importlib.util
 import pkgutil
 
@@ -134,6 +135,22 @@ async def test_waiting_too_long_for_a_lock_is_unavailable(house: Pool, limit: st
         refusal = await refusal_of(house, f"{limit}; SELECT FROM stays")
     assert isinstance(refusal, UnavailableError)
     assert "took too long" in refusal.message
+
+
+async def test_a_transaction_that_stood_still_for_too_long_is_unavailable(house: Pool):
+    async def stand_still():
+        async with transaction(house) as connection:
+            await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '10ms'")
+            await asyncio.sleep(0.1)
+            await connection.execute("SELECT 1")
+
+    with pytest.raises(UnavailableError, match="took too long"):
+        await stand_still()
+
+
+async def test_a_database_that_takes_no_writes_is_unavailable(house: Pool):
+    refusal = await refusal_of(house, "SET TRANSACTION READ ONLY; DELETE FROM stays")
+    assert isinstance(refusal, UnavailableError)
 
 
 async def test_no_free_connection_is_unavailable(house: Pool):

@@ -21,7 +21,13 @@ from apportion.errors import ApportionError, ConflictError, InvalidInputError, U
 
 RETRYABLE: Final = (errors.SerializationFailure, errors.DeadlockDetected)
 
-_TOO_LONG: Final = (errors.QueryCanceled, errors.LockNotAvailable)
+_TOO_LONG: Final = (
+    errors.QueryCanceled,
+    errors.LockNotAvailable,
+    # Ours stood still in the middle: who loads the picture of a large fleet keeps others waiting.
+    errors.IdleInTransactionSessionTimeout,
+    errors.TransactionTimeout,
+)
 _UNSTORABLE: Final = (
     errors.NumericValueOutOfRange,
     errors.DatetimeFieldOverflow,
@@ -105,7 +111,8 @@ def _by_state(error: Error) -> ApportionError:
         return UnavailableError("no connection to the database is free; try again")
     if isinstance(error, _UNSTORABLE) or _has_nul(error):
         return InvalidInputError(f"a value cannot be stored: {_line(error)}", details=details)
-    if isinstance(error, OperationalError | InterfaceError):
+    # A database that takes no writes is one that others have taken over from.
+    if isinstance(error, OperationalError | InterfaceError | errors.ReadOnlySqlTransaction):
         return UnavailableError(f"the database cannot be reached: {_line(error)}", details=details)
     return ApportionError(f"the database refused a statement: {_line(error)}", details=details)
 
