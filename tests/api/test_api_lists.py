@@ -64,6 +64,34 @@ async def test_every_list_gives_each_item_once_whatever_the_page_size(stocked, w
     await with_client(read)
 
 
+async def test_series_are_listed_once_each_whatever_the_page_size(with_client, clock):
+    def read(client):
+        pool = client.create_pool(pool_of("H100"))
+        client.join_node(pool.id, inventory("n1", gpu("H100", 0)))
+        made = []
+        for hour in range(1, 4):
+            made.append(client.create_series(series_of(pool, hour)).id)
+            clock.advance(seconds=1)
+        for size in (1, 2, 3):
+            found = [each.id for each in client.list_series(limit=size).all()]
+            assert found == made[::-1], size
+        client.release_series(made[0])
+        assert [each.id for each in client.list_series(live=False).all()] == made[:1]
+        assert client.list_series(name="none").items == []
+
+    await with_client(read)
+
+
+def series_of(pool, hour):
+    """Build a series of one window, far ahead."""
+    times = {"days": ["mon"], "start": f"0{hour}:00", "end": f"0{hour + 1}:00", "zone": "UTC"}
+    return {
+        "pool_id": pool.id,
+        "resources": {"vcpu": 1},
+        "recurrence": {**times, "from": "2026-04-01", "count": 1},
+    }
+
+
 async def test_a_list_is_in_the_order_that_it_promises(stocked, with_client):
     def read(client):
         assert [each.id for each in client.list_pools().items] == sorted(
@@ -159,6 +187,7 @@ LISTS = [
     "/v1/atoms",
     "/v1/quotas",
     "/v1/reservations",
+    "/v1/series",
     "/v1/events",
     "/v1/audit",
     "/v1/webhooks",

@@ -116,8 +116,17 @@ def test_windows_that_come_again_are_reserved_shown_and_released(cli, server):
     assert (said.code, said.out.count("placed")) == (0, 24)
     said = cli(*words)
     assert (said.code, "23 of 23 windows have no room" in said.err) == (1, True)
+    said = cli("series", "list", "--live")
+    assert (made["id"] in said.out, "23 placed" in said.out) == (True, True)
     said = cli("series", "release", made["id"], "--yes", "-o", "json")
     assert said.data["states"] == {"ended": 23}
+    [listed] = [
+        each
+        for each in cli("series", "list", "-o", "json").data["items"]
+        if each["id"] == made["id"]
+    ]
+    assert listed["states"] == {"ended": 23}
+    assert made["id"] not in cli("series", "list", "--live", "--all").out
     for wrong, flag in [
         (("--zone", "Europe/Atlantis"), "--zone"),
         (("--every", "someday"), "--every"),

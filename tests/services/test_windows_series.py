@@ -259,3 +259,32 @@ async def test_others_see_and_release_none_of_it(world, pool):
         assert (caught.value.message, caught.value.given) == ("no such series", series_id)
     with pytest.raises(NotFoundError, match="no such pool"):
         await made(world, series(pool), stranger)
+
+
+async def test_a_list_of_series_is_newest_first_and_says_what_is_left_of_each(world, pool):
+    views = []
+    for name, start, end in [
+        ("a", "09:00", "10:00"),
+        ("b", "10:00", "11:00"),
+        ("a", "11:00", "12:00"),
+    ]:
+        request = series(pool, start=start, end=end).model_copy(update={"name": name})
+        views.append(await made(world, request))
+        world.clock.advance(seconds=1)
+    listed = world.reservations.series.page
+    await world.reservations.series.release(world.caller, views[1].id)
+    await world.reservations.release(world.caller, views[2].reservations[0].id)
+    found = await listed(world.caller)
+    assert [(each.id, each.name, each.states) for each in found] == [
+        (views[2].id, "a", {"ended": 1, "placed": 4}),
+        (views[1].id, "b", {"ended": 5}),
+        (views[0].id, "a", {"active": 1, "placed": 4}),
+    ]
+    assert found[0].recurrence == views[2].recurrence
+    newest, *older = [view.id for view in views[::-1]]
+    assert [each.id for each in await listed(world.caller, name="a")] == [newest, older[1]]
+    assert [each.id for each in await listed(world.caller, live=True)] == [newest, older[1]]
+    assert [each.id for each in await listed(world.caller, live=False)] == [older[0]]
+    position = found[0].created_at, newest
+    assert [each.id for each in await listed(world.caller, before=position, limit=1)] == older[:1]
+    assert await listed(await world.tenant("acme")) == []

@@ -38,7 +38,7 @@ NOUNS: Final[Mapping[str, str]] = {
     "run": "reserve, wait, run a command on what was reserved, and give it back",
     "env": "print what a shell needs to use what a reservation has",
     "defrag": "make room in a pool by moving the fewest reservations",
-    "series": "show and release reservations that come again",
+    "series": "list, show and release reservations that come again",
     "quota": "show, set and explain quotas",
     "usage": "show billed GPU hours",
     "event": "list and watch what happens",

@@ -70,6 +70,7 @@ RIGHTS: Final[Mapping[str, str]] = {
     "update_reservation": "compute:reservations:update",
     "release_reservation": "compute:reservations:release",
     "create_series": "compute:reservations:create",
+    "list_series": "compute:reservations:read",
     "get_series": "compute:reservations:read",
     "release_series": "compute:reservations:release",
     "get_usage": "compute:usage:read",

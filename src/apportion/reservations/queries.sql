@@ -35,11 +35,27 @@ SELECT * FROM series WHERE tenant_id = %(tenant_id)s AND id = %(id)s;
 -- name: hash_of_series
 SELECT request_hash FROM series WHERE id = %(id)s;
 
+-- name: list_series
+-- Newest first, from a position on. Live is one of which something has not ended.
+SELECT id, tenant_id, name, recurrence, created_at
+FROM series
+WHERE tenant_id = %(tenant_id)s
+    AND (created_at, id) < (%(before)s::timestamptz, %(before_id)s)
+    AND (%(name)s::text IS NULL OR name = %(name)s)
+    AND (%(live)s::boolean IS NULL OR %(live)s = EXISTS (
+        SELECT FROM reservations
+        WHERE reservations.tenant_id = series.tenant_id
+            AND series_id = series.id
+            AND state IN ('pending', 'placed', 'active', 'ending')
+    ))
+ORDER BY created_at DESC, id DESC
+LIMIT %(limit)s;
+
 -- name: states_of_series
-SELECT state, count(*)::int AS count
+SELECT series_id, state, count(*)::int AS count
 FROM reservations
-WHERE tenant_id = %(tenant_id)s AND series_id = %(id)s
-GROUP BY state;
+WHERE tenant_id = %(tenant_id)s AND series_id = ANY (%(ids)s)
+GROUP BY series_id, state;
 
 -- name: charged_of_series
 SELECT each.key AS resource, sum(each.value::numeric) AS amount

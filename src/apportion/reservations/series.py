@@ -27,7 +27,7 @@ from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import ReservationAsk
 from apportion.reservations.slack import earliest_start
 from apportion.reservations.views import show_all
-from apportion.reservations.window_schemas import SeriesCreate, SeriesView
+from apportion.reservations.window_schemas import SeriesCreate, SeriesSummary, SeriesView
 from apportion.reservations.windows import LAST
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
@@ -87,25 +87,46 @@ class SeriesService:
         """
         async with transaction(self._runtime.db) as connection:
             row = await _find(connection, caller, series_id)
+            states = await _states(connection, caller, [series_id])
             own = {"tenant_id": caller.tenant_id, "id": series_id}
-            cursor = await connection.execute(rows.QUERIES["states_of_series"], own)
-            states = {each["state"]: each["count"] for each in await cursor.fetchall()}
             created_at, last = after or (row["created_at"], "")
             page = {"created_at": created_at, "after": last, "limit": limit + 1}
             cursor = await connection.execute(rows.QUERIES["of_series"], {**own, **page})
             found = await cursor.fetchall()
             shown = await show_all(connection, found[:limit])
         more = len(found) > limit
-        view = SeriesView.model_validate(
-            {
-                **{name: row[name] for name in ("id", "tenant_id", "name", "created_at")},
-                "recurrence": row["recurrence"],
-                "states": states,
-                "reservations": shown,
-                "next_cursor": None,
-            }
-        )
+        summary = _summary(row, states)
+        view = SeriesView.model_validate({**summary, "reservations": shown, "next_cursor": None})
         return view, more
+
+    async def page(
+        self,
+        caller: Caller,
+        *,
+        before: tuple[datetime, str] | None = None,
+        limit: int = 100,
+        name: str | None = None,
+        live: bool | None = None,
+    ) -> Sequence[SeriesSummary]:
+        """Return the caller's series, newest first, those before a position.
+
+        ``live`` are those of which something has not ended.
+        """
+        parameters = {
+            "tenant_id": caller.tenant_id,
+            "before": "infinity" if before is None else before[0],
+            "before_id": "" if before is None else before[1],
+            "limit": limit,
+            "name": name,
+            "live": live,
+        }
+        async with transaction(self._runtime.db) as connection:
+            # Planned for the filters that there are, as the list of reservations is.
+            query = rows.QUERIES["list_series"]
+            cursor = await connection.execute(query, parameters, prepare=False)
+            found = await cursor.fetchall()
+            states = await _states(connection, caller, [row["id"] for row in found])
+        return [SeriesSummary.model_validate(_summary(row, states)) for row in found]
 
     async def release(self, caller: Caller, series_id: str) -> bool:
         """End what of a series lives, and cancel what is still to come; tells if anything was."""
@@ -263,3 +284,22 @@ async def _find(connection: Connection, caller: Caller, series_id: str) -> Mappi
     if row is None:
         raise NotFoundError("no such series", field="series_id", given=series_id)
     return row
+
+
+async def _states(
+    connection: Connection, caller: Caller, series_ids: Sequence[str]
+) -> Mapping[str, Mapping[str, int]]:
+    """Return of each series how many of its reservations are in which state."""
+    parameters = {"tenant_id": caller.tenant_id, "ids": list(series_ids)}
+    cursor = await connection.execute(rows.QUERIES["states_of_series"], parameters)
+    states: dict[str, dict[str, int]] = {each: {} for each in series_ids}
+    for row in await cursor.fetchall():
+        states[row["series_id"]][row["state"]] = row["count"]
+    return states
+
+
+def _summary(
+    row: Mapping[str, Any], states: Mapping[str, Mapping[str, int]]
+) -> Mapping[str, object]:
+    told = ("id", "tenant_id", "name", "recurrence", "created_at")
+    return {**{name: row[name] for name in told}, "states": states[row["id"]]}

@@ -6,15 +6,19 @@ from fastapi import APIRouter, Path
 
 from apportion.authority.service import Caller
 from apportion.doors.idempotency import KeyHeader, one_key
-from apportion.doors.paging import Cursor, Limit, encode_cursor
+from apportion.doors.paging import Cursor, Filter, Limit, Page, Truth, cut, encode_cursor
 from apportion.doors.route import Door, TheCaller
 from apportion.reservations.api import TheReservations, position
 from apportion.reservations.service import Reservations
-from apportion.reservations.window_schemas import SeriesCreate, SeriesView
+from apportion.reservations.window_schemas import SeriesCreate, SeriesSummary, SeriesView
 
 router = APIRouter(route_class=Door, tags=["reservations"])
 
 SeriesId = Annotated[str, Path()]
+
+
+class SeriesPage(Page[SeriesSummary]):
+    """Series, newest first."""
 
 
 @router.post(
@@ -25,6 +29,29 @@ async def create_series(
 ) -> SeriesView:
     series_id = await reservations.series.create(caller, one_key(request, key))
     return await _page(reservations, caller, series_id)
+
+
+@router.get("/v1/series", summary="List series, newest first")
+async def list_series(
+    reservations: TheReservations,
+    caller: TheCaller,
+    *,
+    name: Filter = None,
+    live: Truth = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> SeriesPage:
+    found = await reservations.series.page(
+        caller,
+        before=position("list_series", cursor),
+        limit=limit + 1,
+        name=name,
+        live=live,
+    )
+    items, following = cut(
+        "list_series", found, limit, lambda each: [each.created_at.isoformat(), each.id]
+    )
+    return SeriesPage(items=items, next_cursor=following)
 
 
 @router.get("/v1/series/{series_id}", summary="Show a series and its reservations, by start")

@@ -87,8 +87,8 @@ class GpuCalendar(View):
     windows: list[CalendarWindow]
 
 
-class SeriesView(View):
-    """A series, how many of its reservations are in which state, and a page of them, by start."""
+class SeriesSummary(View):
+    """A series, and how many of its reservations are in which state."""
 
     id: str
     tenant_id: str
@@ -96,6 +96,11 @@ class SeriesView(View):
     recurrence: RecurrenceSpec
     created_at: AwareDatetime
     states: dict[State, int]
+
+
+class SeriesView(SeriesSummary):
+    """A series with a page of its reservations, by start."""
+
     reservations: list[ReservationView]
     next_cursor: str | None
 

@@ -432,6 +432,7 @@ CREATE TABLE series (
     CONSTRAINT series_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT series_recurrence_is_object CHECK (jsonb_typeof(recurrence) = 'object')
 );
+CREATE INDEX series_by_tenant ON series (tenant_id, created_at, id);
 
 CREATE TABLE reservations (
     id text NOT NULL,

@@ -28,6 +28,7 @@ from apportion.reservations.window_schemas import (
     GpuCalendar,
     Outlook,
     SeriesCreate,
+    SeriesSummary,
     SeriesView,
 )
 
@@ -108,6 +109,18 @@ class Reservations(Asking):
     def create_series(self, request: SeriesCreate | Document) -> SeriesView:
         """Reserve every window of a recurrence, all or none."""
         return self._send("POST", path_of("series"), SeriesView, keyed(request))
+
+    def list_series(
+        self,
+        *,
+        name: str | None = None,
+        live: bool | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[SeriesSummary]:
+        """List series, newest first; ``live``: those of which something has not ended."""
+        query: Query = {"name": name, "live": live, "limit": limit}
+        return self._list(path_of("series"), SeriesSummary, query, cursor)
 
     def get_series(
         self, series_id: str, *, limit: int = 100, cursor: str | None = None
