@@ -4,7 +4,7 @@ import pytest
 from services_world import World, world_on
 
 from apportion.authority.service import Caller
-from apportion.nodes.schemas import EnrollRequest, JoinTokenCreate
+from apportion.nodes.schemas import EnrollRequest, JoinTokenCreate, NodeReport
 from apportion.nodes.service import (
     Watch,
     enroll,
@@ -63,8 +63,6 @@ class Node:
         return document.model_dump(mode="json", by_alias=True)
 
     async def report(self, **changes):
-        from apportion.nodes.schemas import NodeReport
-
         self.sequence += 1
         spec = await get_spec(self.world.runtime, self.caller, self.id)
         document = {
@@ -121,7 +119,7 @@ async def test_three_missed_reports_make_a_node_stale_and_the_next_one_ends_it(w
     assert view.reason["since"] == "2026-03-02T09:00:30Z"
     assert view.reason["heard_at"] == "2026-03-02T09:00:00Z"
     assert (await events(world, "node.stale")) == [
-        {"pool_id": pool.id, "name": "m1", "heard_at": "2026-03-02T09:00:00Z"}
+        {"pool_id": pool.id, "name": "m1", "heard_at": "2026-03-02T09:00:00Z", "gpus": 1}
     ]
     assert (await world.get(held)).state == "active"
     assert await watched(world, watch, minutes=5) == 0  # it is told of once
@@ -164,7 +162,8 @@ async def test_it_is_said_wherever_a_number_is_shown(world, pool, node):
     capacity = await pool_capacity(
         world.runtime, world.reservations.fleet, world.caller, pool.id, timedelta(hours=1)
     )
-    assert (capacity.nodes, capacity.stale_nodes, capacity.stale_since) == (1, 1, since)
+    assert (capacity.nodes, capacity.stale_nodes, capacity.stale_gpus) == (1, 1, 1)
+    assert capacity.stale_since == since
     assert capacity.free == []
     [found] = await list_nodes(world.runtime, world.caller, stale=True)
     assert found.id == node.id
@@ -193,8 +192,36 @@ async def test_a_pool_says_how_often_it_wants_to_hear(world, pool, node):
 
 
 async def test_imported_nodes_are_never_stale(world, pool):
-    await world.report(pool, inventory("n1", gpu("H100", 0)))
+    await world.report(pool, inventory("n1", gpu("H100", 0), agent="slurm"))
     assert await watched(world, Watch(world.runtime), minutes=10) == 0
+
+
+async def test_an_agent_without_a_key_is_missed_as_well_until_somebody_speaks_for_its_node(
+    world, pool
+):
+    document = inventory("n1", gpu("H100", 0))
+    [node_id] = await world.report(pool, document)
+    watch = Watch(world.runtime)
+
+    async def report(sequence):
+        told = {"sequence": sequence, "observed_generation": 1, "inventory": document}
+        report = NodeReport.model_validate({**told, "converged": {}})
+        await take_report(world.runtime, world.caller, node_id, report)
+
+    await report(1)
+    assert await watched(world, watch, seconds=25) == 0
+    await report(2)
+    assert await watched(world, watch, seconds=35) == 1
+    assert (await get_node(world.runtime, world.caller, node_id)).reason["code"] == "node_stale"
+    await report(3)
+    assert (await get_node(world.runtime, world.caller, node_id)).stale_since is None
+    assert await watched(world, watch, seconds=35) == 1
+    await world.report(pool, document)
+    assert (await get_node(world.runtime, world.caller, node_id)).stale_since is None
+    assert len(await events(world, "node.returned")) == 2
+    assert await watched(world, watch, minutes=10) == 0  # from now on it is imported
+    await report(4)
+    assert await watched(world, watch, seconds=35) == 1
 
 
 async def test_a_revoked_node_takes_nothing_new_at_once(world, pool, node):

@@ -239,6 +239,23 @@ WHERE tenant_id = %(tenant_id)s
 GROUP BY pool_id, class, share_num, share_den
 ORDER BY pool_id, class, share_num, share_den;
 
+-- name: unheard_usage
+-- What of the same is on nodes that were not heard of for a part of it: nobody knows whether it was used.
+SELECT
+    bookings.pool_id, min(stale_since) AS since, count(DISTINCT nodes.id)::int AS nodes,
+    count(DISTINCT gpus.id)::int AS gpus
+FROM bookings
+JOIN gpus ON gpus.id = gpu_id
+JOIN nodes ON nodes.id = gpus.node_id
+WHERE bookings.tenant_id = %(tenant_id)s
+    AND voided_at IS NULL
+    AND reservation_id IS NOT NULL
+    AND upper(planned) > greatest(stale_since, %(start)s)
+    AND lower(planned) < %(end)s
+    AND stale_since < %(end)s
+GROUP BY bookings.pool_id
+ORDER BY bookings.pool_id;
+
 -- name: allocated
 SELECT pool_id, share_num, share_den, count(*)::int AS count
 FROM bookings

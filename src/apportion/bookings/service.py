@@ -40,6 +40,7 @@ from apportion.bookings.views import (
     of_reservations,
     pieces_of,
     shown_attributes,
+    unheard_usage,
     usage,
 )
 from apportion.errors import ConflictError
@@ -93,6 +94,7 @@ __all__ = [
     "redeal",
     "release_partition_change",
     "shown_attributes",
+    "unheard_usage",
     "usage",
     "withdraw",
 ]

@@ -147,3 +147,16 @@ async def usage(
         _QUERIES["usage"], {"tenant_id": tenant_id, "start": start, "end": end}
     )
     return await cursor.fetchall()
+
+
+async def unheard_usage(
+    connection: Connection, tenant_id: str, start: datetime, end: datetime
+) -> Iterable[Mapping[str, Any]]:
+    """Return by pool how many nodes and GPUs of these bookings were not heard of, and since when.
+
+    Those whose silence began after the booking, or after the window, are left out.
+    """
+    cursor = await connection.execute(
+        _QUERIES["unheard_usage"], {"tenant_id": tenant_id, "start": start, "end": end}
+    )
+    return await cursor.fetchall()

@@ -58,7 +58,7 @@ def run_gpu_calendar(args: argparse.Namespace) -> int:
     if args.output != "table":
         print_data(data_of(calendar), args.output)
         return 0
-    lines = [*_head(span), *_lanes(calendar.windows, span)]
+    lines = [*_head(span), *_stale(calendar), *_lanes(calendar.windows, span)]
     if calendar.windows:
         headers = ("units", "held by", "from", "until", "kept free until")
         lines += ["", table(headers, [_row(each) for each in calendar.windows])]
@@ -84,7 +84,7 @@ def run_pool_calendar(args: argparse.Namespace, client: "Client") -> int:
         return 0
     lines = _head(span)
     for gpu in gpus:
-        lines += ["", f"{gpu.node} GPU {gpu.index} ({gpu.id})"]
+        lines += ["", f"{gpu.node} GPU {gpu.index} ({gpu.id})", *_stale(calendars[gpu.id])]
         lines += _lanes(calendars[gpu.id].windows, span)
     if not gpus:
         lines += ["", "No GPUs."]
@@ -127,6 +127,12 @@ def _head(span: tuple[datetime, datetime]) -> list[str]:
         f"until {both_zones(end)}",
         f"{held} held  {gap} kept free behind it  {free} free",
     ]
+
+
+def _stale(calendar: "GpuCalendar") -> Iterator[str]:
+    if calendar.stale_since is not None:
+        since = both_zones(calendar.stale_since)
+        yield f"nobody hears of its node since {since}: what is free is not booked"
 
 
 def _marks() -> str:

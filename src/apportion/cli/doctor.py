@@ -87,11 +87,13 @@ def _nodes(client: "Client") -> Iterator[Finding]:
     total = 0
     ill: dict[str, list[str]] = {}
     stale: list[str] = []
+    stale_gpus = 0
     held_up: dict[str, list[str]] = {}
     for node in client.list_nodes(limit=_PAGE).all():
         total += 1
         if node.stale_since is not None:
             stale.append(f"{node.name} (since {short_time(node.stale_since)})")
+            stale_gpus += node.gpus
         elif node.reason is not None:
             held_up.setdefault(str(node.reason["code"]), []).append(node.name)
         if node.health != "healthy":
@@ -113,7 +115,8 @@ def _nodes(client: "Client") -> Iterator[Finding]:
         yield Finding(
             check="nodes.stale",
             result="wrong",
-            text=f"{len(stale):,} of {total:,} are not heard of: {_some(stale)}",
+            text=f"{len(stale):,} of {total:,} with {stale_gpus:,} GPUs are not heard of:"
+            f" {_some(stale)}",
             hint="Nothing new is booked on them. Are their agents running? `apportion node list"
             " --stale`",
         )

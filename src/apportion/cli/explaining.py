@@ -36,9 +36,7 @@ def _lines(told: "ReservationExplained", pools: PoolNames) -> Iterator[str]:
     if not told.pools:
         yield from (f"  {line}" for line in why(view))
     for pool in told.pools:
-        yield f"  {pool.name}: {_message(pool)}"
-        if pool.reasons:
-            yield f"    {pool.reasons[0].hint}"
+        yield from _pool_lines(pool)
     if view.state == "pending":
         until = both_zones(view.pending_until)
         yield f"  it is tried when something that could help changes, until {until}"
@@ -53,6 +51,15 @@ def _lines(told: "ReservationExplained", pools: PoolNames) -> Iterator[str]:
         left_out = told.changes + 1 - len(told.history)
         if left_out > 0:
             yield f"  ({left_out} more between the first and the next)"
+
+
+def _pool_lines(pool: "PoolExplained") -> Iterator[str]:
+    yield f"  {pool.name}: {_message(pool)}"
+    for reason in pool.reasons:
+        if reason.since is not None:
+            yield f"    not heard of since {both_zones(reason.since)}, the first of these nodes"
+    if pool.reasons:
+        yield f"    {pool.reasons[0].hint}"
 
 
 def _message(pool: "PoolExplained") -> str:

@@ -13,6 +13,7 @@ from apportion.cli.listing import data_of
 from apportion.cli.output import print_data, table, wants_colour
 from apportion.cli.showing import fact_lines, next_lines, print_view
 from apportion.cli.times import short_time
+from apportion.cli.unheard import unheard
 from apportion.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -170,6 +171,11 @@ def _status_lines(pool: "PoolView", nodes: "list[NodeLayoutView]") -> Iterator[s
     yield f"{pool.name}: {counted or 'no nodes'}"
     if not nodes:
         return
+    stale = [(each.stale_since, each) for each in nodes if each.stale_since is not None]
+    if stale:
+        gpus = sum(len(each.gpus) for _, each in stale)
+        who = unheard(len(stale), gpus, min(since for since, _ in stale))
+        yield f"as they said last, and not heard of: {who}"
     # What changes is what people look for.
     nodes = sorted(nodes, key=lambda node: (node.state == "settled", node.name))
     headers = ("node", "state", "cut", "next", "held from", "spec", "seen", "why")
@@ -190,8 +196,15 @@ def _status_row(node: "NodeLayoutView") -> tuple[object, ...]:
         short_time(node.hold_from),
         node.generation,
         node.observed_generation,
-        node.reason.get("message", ""),
+        _why(node),
     )
+
+
+def _why(node: "NodeLayoutView") -> str:
+    message = str(node.reason.get("message", ""))
+    if node.stale_since is None:
+        return message
+    return f"not heard of since {short_time(node.stale_since)}: {message}"
 
 
 def _picture(node: "NodeLayoutView", gpu: "GpuLayoutView") -> Iterator[str]:

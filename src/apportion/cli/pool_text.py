@@ -9,12 +9,16 @@ from apportion.cli.pool_words import ATOM_CLASSES, UNLIMITED
 from apportion.cli.server_caps import split_capabilities
 from apportion.cli.showing import fact_lines
 from apportion.cli.times import both_zones, short_time
+from apportion.cli.unheard import unheard
 
 if TYPE_CHECKING:
     from apportion.pools.schemas import OfferView, PoolView, QuotaView
     from apportion.reservations.schemas import FreeOfClass, PoolCapacity
 
-POOL_HEADERS = ("name", "model", "sharing", "class", "region", "owner", "quota used", "id")
+POOL_HEADERS = (
+    *("name", "model", "sharing", "class", "region", "owner", "quota used", "not heard of"),
+    "id",
+)
 OFFER_HEADERS = ("tenant", "priority", "descendants", "quota used", "since")
 
 
@@ -28,8 +32,15 @@ def pool_row(pool: "PoolView") -> Sequence[object]:
         pool.region,
         f"{pool.owner_tenant_id} (archived)" if pool.archived else pool.owner_tenant_id,
         _quotas_used(pool.quotas),
+        _stale(pool),
         pool.id,
     )
+
+
+def _stale(pool: "PoolView") -> str | None:
+    if pool.stale is None:
+        return None
+    return f"{pool.stale.gpus:,} GPUs since {short_time(pool.stale.since)}"
 
 
 def pool_lines(pool: "PoolView") -> list[str]:
@@ -65,9 +76,8 @@ def capacity_lines(capacity: "PoolCapacity") -> list[str]:
     ]
     lines = ["", table(("free for an hour", "in all", "largest request"), rows)] if rows else []
     if capacity.stale_since is not None:
-        since = both_zones(capacity.stale_since)
-        of = f"{capacity.stale_nodes:,} of {capacity.nodes:,} nodes"
-        lines += ["", f"{of} are not heard of and count for nothing, the first since {since}"]
+        who = unheard(capacity.stale_nodes, capacity.stale_gpus, capacity.stale_since)
+        lines += ["", f"not heard of, and not counted as free: {who}"]
     return lines
 
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from apportion.pools.schemas import PoolView
 
 _PAGE = 1000
+_NODE_CANNOT_YET = (
+    *("node_stale", "spec_not_converged"),
+    *("acceptance_pending", "acceptance_failed"),
+)
+"""Reasons that say nothing of what a GPU is cut into: whoever asks for that waits."""
 
 
 def pool_capabilities(name: str) -> ClusterGpuCaps:
@@ -42,8 +47,9 @@ def pool_capabilities(name: str) -> ClusterGpuCaps:
 def capabilities_of(client: "Client", pool: "PoolView") -> list[ClusterGpuCaps]:
     """Return what the pool's GPUs can do, one answer for each kind of board that it has.
 
-    The MIG profiles are those of its bookable atoms: what its GPUs are cut into, not what they
-    could be. Raises InvalidStateError where the pool has no GPUs.
+    The MIG profiles are those of its bookable atoms, and of those whose node takes no work just
+    now: what its GPUs are cut into, not what they could be. Raises InvalidStateError where the
+    pool has no GPUs.
     """
     by_board: dict[str | None, list[GpuView]] = {}
     for gpu in client.list_gpus(pool_id=pool.id, limit=_PAGE).all():
@@ -100,9 +106,9 @@ def _profiles(client: "Client", pool: "PoolView") -> Mapping[str, Collection[str
     if pool.sharing != "mig":
         return {}
     cut: dict[str, dict[str, None]] = {}
-    atoms = client.list_atoms(pool_id=pool.id, class_="gpu.mig", bookable=True, limit=_PAGE)
-    for atom in atoms.all():
-        cut.setdefault(atom.gpu_id, {})[str(atom.attributes["migProfile"])] = None
+    for atom in client.list_atoms(pool_id=pool.id, class_="gpu.mig", limit=_PAGE).all():
+        if atom.bookable or atom.reason in _NODE_CANNOT_YET:
+            cut.setdefault(atom.gpu_id, {})[str(atom.attributes["migProfile"])] = None
     return cut
 
 

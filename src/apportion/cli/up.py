@@ -168,7 +168,9 @@ def _pools(summary: "Summary") -> str:
         live,
     )
     headers = ("pool", "model", "sharing", "nodes", "GPUs", "allocated", "%", "reservations")
-    return table(headers, [*rows, total])
+    stale = sum(pool.stale_gpus for pool in summary.pools)
+    told = f"\n{stale:,} of {gpus:,} GPUs are on nodes that nobody hears of" if stale else ""
+    return table(headers, [*rows, total]) + told
 
 
 def _percent(part: Fraction, whole: int) -> str:

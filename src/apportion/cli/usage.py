@@ -10,6 +10,7 @@ from apportion.cli.connection import PoolNames, add_server_arguments, connect, n
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data, table
 from apportion.cli.times import TIME_GRAMMAR, both_zones, read_time
+from apportion.cli.unheard import unheard
 from apportion.cli.zones import add_zone_argument
 
 if TYPE_CHECKING:
@@ -66,4 +67,8 @@ def _lines(client: "Client", usage: "UsageView") -> list[str]:
         for total in usage.totals
         if total.meter in several
     ]
-    return [*lines, table(("meter", "pool", "class", "gpu hours", "exactly"), rows)]
+    lines.append(table(("meter", "pool", "class", "gpu hours", "exactly"), rows))
+    for each in usage.unheard:
+        who = unheard(each.nodes, each.gpus, each.since)
+        lines.append(f"as booked, though not heard of in {pools.name(each.pool_id)}: {who}")
+    return lines

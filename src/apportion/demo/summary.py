@@ -8,7 +8,7 @@ from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.demo import mig
 from apportion.nodes.schemas import AtomView, GpuView
-from apportion.nodes.service import count_fleet, list_atoms, list_gpus
+from apportion.nodes.service import FleetSize, count_fleet, list_atoms, list_gpus
 from apportion.pools.service import list_pools
 from apportion.quantities.units import from_multirange
 from apportion.reservations.service import Reservations
@@ -17,13 +17,17 @@ from apportion.store.runtime import Runtime
 
 @dataclass(frozen=True, slots=True)
 class PoolLine:
-    """One pool: its size, what is allocated of its GPUs now, exactly, and its live reservations."""
+    """One pool: its size, what is allocated of its GPUs now, exactly, and its live reservations.
+
+    Of its ``gpus``, ``stale_gpus`` are on nodes that nobody hears of.
+    """
 
     name: str
     gpu_model: str
     sharing: str
     nodes: int
     gpus: int
+    stale_gpus: int
     allocated: Fraction
     live: int
 
@@ -58,12 +62,14 @@ async def summarize(runtime: Runtime, reservations: Reservations, caller: Caller
             name=pool.name,
             gpu_model=pool.gpu_model,
             sharing=pool.sharing,
-            nodes=sizes.get(pool.id, (0, 0))[0],
-            gpus=sizes.get(pool.id, (0, 0))[1],
+            nodes=size.nodes,
+            gpus=size.gpus,
+            stale_gpus=size.stale_gpus,
             allocated=allocated.get(pool.id, Fraction(0)),
             live=standing.live.get(pool.id, 0),
         )
         for pool in sorted(pools, key=lambda pool: pool.name)
+        for size in (sizes.get(pool.id, FleetSize()),)
     ]
     mig_pool = next((pool.id for pool in pools if pool.name == mig.POOL), None)
     pictures = [] if mig_pool is None else await _pictures(runtime, reservations, caller, mig_pool)

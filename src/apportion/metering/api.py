@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from apportion.doors.route import Door, TheCaller, TheRuntime
 from apportion.errors import InvalidInputError
 from apportion.metering.schemas import UsageItem, UsageTotal, UsageView
-from apportion.metering.service import UsageRow, usage
+from apportion.metering.service import UsageRow, unheard, usage
 from apportion.quantities.shares import decimal_text, format_share
 from apportion.quantities.windows import parse_instant
 
@@ -34,7 +34,11 @@ async def get_usage(
         )
     rows = await usage(runtime, caller, since, until)
     return UsageView(
-        start=since, end=until, items=[_item(row) for row in rows], totals=_totals(rows)
+        start=since,
+        end=until,
+        items=[_item(row) for row in rows],
+        totals=_totals(rows),
+        unheard=await unheard(runtime, caller, since, until),
     )
 
 

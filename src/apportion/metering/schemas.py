@@ -24,13 +24,27 @@ class UsageTotal(View):
     gpu_hours_decimal: str
 
 
+class UnheardUsage(View):
+    """Of a pool's hours: on how many nodes and GPUs nobody knows whether they were used.
+
+    Nothing was heard of these nodes for a part of what is booked there, the first ``since`` then.
+    """
+
+    pool_id: str
+    nodes: int
+    gpus: int
+    since: AwareDatetime
+
+
 class UsageView(View):
     """What was used within [start, end), by pool and class, and in total by meter.
 
     Never add up ``gpu_hours_decimal``: it is rounded to six decimals, ``gpu_hours`` is the number.
+    Hours are as booked, also on nodes that nobody hears of: ``unheard`` says how many these are.
     """
 
     start: AwareDatetime
     end: AwareDatetime
     items: list[UsageItem]
     totals: list[UsageTotal]
+    unheard: list[UnheardUsage]

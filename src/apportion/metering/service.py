@@ -12,6 +12,7 @@ from typing import Final
 from apportion.authority.service import Caller
 from apportion.bookings import service as bookings
 from apportion.errors import InvalidInputError
+from apportion.metering.schemas import UnheardUsage
 from apportion.pools.service import gpu_models
 from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
@@ -32,6 +33,16 @@ class UsageRow:
 def meter_of(gpu_model: str) -> str:
     """Return the meter of a GPU model: ``gpu.h100.hours``."""
     return f"gpu.{gpu_model.casefold().replace(' ', '-')}.hours"
+
+
+async def unheard(
+    runtime: Runtime, caller: Caller, start: datetime, end: datetime
+) -> list[UnheardUsage]:
+    """Return what of the caller's usage within [start, end) nodes were silent about, by pool."""
+    until = min(end, runtime.now())
+    async with transaction(runtime.db) as connection:
+        found = await bookings.unheard_usage(connection, caller.tenant_id, start, max(start, until))
+    return [UnheardUsage.model_validate(row) for row in found]
 
 
 async def usage(

@@ -104,7 +104,7 @@ async def take_report(
             "now": now,
         },
     )
-    await take_in(runtime, connection, caller, pool, [report.inventory])
+    await take_in(runtime, connection, caller, pool, [report.inventory], now=now)
     # As they are by now: what is there was just written.
     await note_devices(connection, await assigned_to(connection, node["id"]), report, now)
     await note_leaving(connection, node["id"], report, now)

@@ -17,6 +17,7 @@ from apportion.nodes.awaiting import awaited
 from apportion.nodes.cuts import with_cut
 from apportion.nodes.derived import Derived, NodeRows
 from apportion.nodes.host_rows import write_resources
+from apportion.nodes.reports import returned
 from apportion.nodes.schemas import GpuReport, Inventory
 from apportion.nodes.specs import GpuSpec
 from apportion.pools.service import PoolRecord, hold_record
@@ -59,7 +60,7 @@ async def import_inventories(
         pool = await hold_record(
             connection, caller, action, pool_id, members=owners, field="owner_tenant_id"
         )
-        return await take_in(runtime, connection, caller, pool, documents)
+        return await take_in(runtime, connection, caller, pool, documents, now=runtime.now())
 
 
 async def take_in(
@@ -68,9 +69,10 @@ async def take_in(
     caller: Caller,
     pool: PoolRecord,
     documents: Sequence[Inventory],
+    *,
+    now: datetime,
 ) -> list[str]:
-    """Take in the reports of some nodes of a pool that the caller holds."""
-    now = runtime.now()
+    """Take in the reports of some nodes of a pool that the caller holds, as of ``now``."""
     names = [document.node for document in documents]
     cursor = await connection.execute(_QUERIES["standings"], {"pool_id": pool.id, "names": names})
     standings = {row["name"]: row for row in await cursor.fetchall()}
@@ -82,7 +84,7 @@ async def take_in(
     await connection.execute(
         _QUERIES["touch_pool"], {"pool_id": pool.id, "holds_tenant_nodes": holds}
     )
-    nodes = await _write_nodes(runtime, connection, pool, derived)
+    nodes = await _write_nodes(runtime, connection, pool, derived, now)
     _check_nodes(pool, derived, nodes)
     await _write_gpus(connection, pool, derived, nodes)
     await write_atoms(connection, pool, derived, nodes, now)
@@ -90,6 +92,7 @@ async def take_in(
     with_agent = [node["id"] for node in nodes.values() if node["agent"] is not None]
     await assign_missing(connection, with_agent, now)
     events = [event for each in derived for event in _events(each, pool, nodes)]
+    events += _returned(pool, nodes, standings)
     await append(connection, caller, now, events)
     return [nodes[each.document.node]["uid"] for each in derived]
 
@@ -222,6 +225,7 @@ async def _write_nodes(
     connection: Connection,
     pool: PoolRecord,
     derived: Sequence[Derived],
+    now: datetime,
 ) -> dict[str, dict[str, Any]]:
     cursor = await connection.execute(
         _QUERIES["upsert_nodes"],
@@ -238,7 +242,7 @@ async def _write_nodes(
                 Jsonb(each.document.model_dump(mode="json", by_alias=True)) for each in derived
             ],
             "agents": [each.document.agent for each in derived],
-            "now": runtime.now(),
+            "now": now,
         },
     )
     return {row["name"]: row for row in await cursor.fetchall()}
@@ -328,3 +332,15 @@ def _events(each: Derived, pool: PoolRecord, nodes: NodeRows) -> list[Event]:
     if node["tenant_id"] != pool.tenant_id:
         told.append(Event(kind, node["tenant_id"], node["uid"], data, actor=pool.tenant_id))
     return told
+
+
+def _returned(
+    pool: PoolRecord, nodes: NodeRows, standings: Mapping[str, Mapping[str, Any]]
+) -> list[Event]:
+    """Tell of nodes without a key that were silent: somebody has spoken for them by an import."""
+    silent = {
+        name: node["silent_since"]
+        for name, node in standings.items()
+        if node["silent_since"] is not None
+    }
+    return [returned(pool, nodes[name]["uid"], name, since) for name, since in silent.items()]

@@ -62,7 +62,7 @@ async def _take_node(
     request: EnrollRequest,
 ) -> Mapping[str, Any]:
     """Give the node its key, before and after its inventory: a new one is not there before."""
-    document = request.inventory
+    document, now = request.inventory, runtime.now()
     agent = document.agent or AGENT
     parameters = {
         "pool_id": pool.id,
@@ -70,13 +70,13 @@ async def _take_node(
         "public_key": key_of(request).public_bytes_raw(),
         "attestor": request.attestor,
         "agent": agent,
-        "now": runtime.now(),
+        "now": now,
     }
     cursor = await connection.execute(_QUERIES["enroll"], parameters)
     node = await cursor.fetchone()
     known = None if node is None else Caller(caller.tenant_id, caller.actor, node_id=node["uid"])
     document = document.model_copy(update={"agent": agent})
-    await take_in(runtime, connection, known or caller, pool, [document])
+    await take_in(runtime, connection, known or caller, pool, [document], now=now)
     if node is None:
         cursor = await connection.execute(_QUERIES["enroll"], parameters)
         [node] = await cursor.fetchall()

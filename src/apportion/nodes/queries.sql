@@ -27,7 +27,8 @@ FOR NO KEY UPDATE OF nodes;
 SELECT
     name, uid, agent, converged_at, accepted_at, acceptance,
     coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted,
-    public_key IS NOT NULL AND revoked_at IS NULL AS has_key
+    public_key IS NOT NULL AND revoked_at IS NULL AS has_key,
+    CASE WHEN public_key IS NULL THEN stale_since END AS silent_since
 FROM nodes
 LEFT JOIN node_layouts ON node_id = id
 WHERE nodes.pool_id = %(pool_id)s AND name = ANY (%(names)s);
@@ -78,20 +79,33 @@ WHERE uid = %(uid)s
 RETURNING spec_generation;
 
 -- name: heard_of
--- Pools with nodes that have a key and are heard of, and since when the quietest one is not.
+-- Pools with nodes whose agent is heard of, and since when the quietest one is not. A node without a key
+-- is one of these while its last word was a report, and no inventory that somebody imported since.
 SELECT pools.id AS pool_id, pools.tenant_id, policy, min(coalesce(observed_at, enrolled_at)) AS oldest
 FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
-WHERE public_key IS NOT NULL AND stale_since IS NULL
+WHERE nodes.agent IS NOT NULL AND stale_since IS NULL
+    AND (public_key IS NOT NULL OR observed_at >= inventory_at)
 GROUP BY pools.id
 ORDER BY pools.id;
 
 -- name: mark_stale
 UPDATE nodes
 SET stale_since = %(now)s
-WHERE pool_id = %(pool_id)s AND public_key IS NOT NULL AND stale_since IS NULL
+WHERE pool_id = %(pool_id)s AND agent IS NOT NULL AND stale_since IS NULL
+    AND (public_key IS NOT NULL OR observed_at >= inventory_at)
     AND coalesce(observed_at, enrolled_at) <= %(deadline)s
-RETURNING uid, name, coalesce(observed_at, enrolled_at) AS heard_at;
+RETURNING uid, name, coalesce(observed_at, enrolled_at) AS heard_at,
+    (SELECT count(*) FROM gpus WHERE node_id = nodes.id AND present)::int AS gpus;
+
+-- name: stale_nodes
+SELECT
+    nodes.pool_id, min(stale_since) AS since, count(DISTINCT nodes.id)::int AS nodes,
+    count(gpus.id)::int AS gpus
+FROM nodes
+LEFT JOIN gpus ON gpus.node_id = nodes.id AND present
+WHERE nodes.pool_id = ANY (%(pool_ids)s) AND stale_since IS NOT NULL
+GROUP BY nodes.pool_id;
 
 -- name: raise_spec
 -- What is over by now is asked for no more, though no tick has said so yet.
@@ -155,7 +169,9 @@ ON CONFLICT (pool_id, name) DO UPDATE SET
     health_reason = excluded.health_reason,
     inventory = excluded.inventory,
     inventory_at = excluded.inventory_at,
-    agent = coalesce(excluded.agent, nodes.agent)
+    agent = coalesce(excluded.agent, nodes.agent),
+    -- Whoever imports speaks for a node without a key, as its agent did.
+    stale_since = CASE WHEN nodes.public_key IS NULL THEN NULL ELSE nodes.stale_since END
 RETURNING id, uid, tenant_id, name, agent, xmax = 0 AS joined;
 
 -- name: homes
@@ -351,7 +367,8 @@ LIMIT %(limit)s;
 -- name: count_fleet
 SELECT
     nodes.pool_id, count(DISTINCT nodes.id)::int AS nodes,
-    count(gpus.id) FILTER (WHERE present)::int AS gpus
+    count(gpus.id) FILTER (WHERE present)::int AS gpus,
+    count(gpus.id) FILTER (WHERE present AND stale_since IS NOT NULL)::int AS stale_gpus
 FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
 LEFT JOIN gpus ON gpus.node_id = nodes.id

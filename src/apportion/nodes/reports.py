@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from apportion.authority.service import Caller
@@ -76,17 +76,7 @@ async def tell(
         gap = {"first": last + 1, "last": report.sequence - 1}
         told.append(Event("node.reports_missed", pool.tenant_id, node["uid"], facts | gap))
     if node["stale_since"] is not None:
-        before = {"stale_since": format_instant(node["stale_since"])}
-        told.append(
-            Event(
-                "node.returned",
-                pool.tenant_id,
-                node["uid"],
-                facts | before,
-                before=before,
-                after={"stale_since": None},
-            )
-        )
+        told.append(returned(pool, node["uid"], node["name"], node["stale_since"]))
     results = {name: each.model_dump() for name, each in report.acceptance.items()}
     if pool.policy.acceptance and node["accepted_at"] is None:
         checks: dict[str, object] = {"checks": results}
@@ -97,3 +87,16 @@ async def tell(
         elif results != node["acceptance"] and results:
             told.append(Event("node.not_accepted", pool.tenant_id, node["uid"], facts | checks))
     await append(connection, caller, runtime.now(), told)
+
+
+def returned(pool: PoolRecord, node_id: str, name: str, since: datetime) -> Event:
+    """Tell that a node is heard of again, of which nobody heard since then."""
+    before = {"stale_since": format_instant(since)}
+    return Event(
+        "node.returned",
+        pool.tenant_id,
+        node_id,
+        {"pool_id": pool.id, "name": name, **before},
+        before=before,
+        after={"stale_since": None},
+    )

@@ -35,6 +35,7 @@ from apportion.nodes.links import nvlink_domains
 from apportion.nodes.on_demand import NEEDS_RESET
 from apportion.nodes.reports import same_again
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
+from apportion.nodes.sizes import FleetSize, count_fleet
 from apportion.nodes.staleness import Watch
 from apportion.nodes.units import MIG_UNIT, SHARING_UNIT
 from apportion.placement import AtomState, GpuState, NodeState
@@ -56,6 +57,7 @@ __all__ = [
     "TARGETS",
     "AtomFacts",
     "Cut",
+    "FleetSize",
     "FleetState",
     "Node",
     "Watch",
@@ -287,12 +289,6 @@ async def list_atoms(
             _QUERIES["list_atoms"], {**parameters, "offered": offered}
         )
         return [_atom_view(row) for row in await cursor.fetchall()]
-
-
-async def count_fleet(connection: Connection, caller: Caller) -> dict[str, tuple[int, int]]:
-    """Return how many nodes and present GPUs each of the caller's pools has."""
-    cursor = await connection.execute(_QUERIES["count_fleet"], {"tenant_id": caller.tenant_id})
-    return {row["pool_id"]: (row["nodes"], row["gpus"]) for row in await cursor.fetchall()}
 
 
 async def fleet_revisions(connection: Connection, pool_ids: Sequence[str]) -> dict[str, int]:

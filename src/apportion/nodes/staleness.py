@@ -1,18 +1,20 @@
 """Nodes that nobody hears of any more: nothing new is booked on them, and what is booked stays.
 
-Level-triggered, like all that the clock does. A node is stale after three reports that did not
-come; the next one that comes ends it. Where this server or its database was away, nodes had nobody
-to tell, so their silence counts from when it is back.
+Level-triggered, like all that the clock does. A node that joined by itself, or whose agent has
+reported, is stale after three reports that did not come; the next one that comes ends it. Where
+this server or its database was away, nodes had nobody to tell, so their silence counts from when it
+is back. A node whose inventory is imported is as its last document says, however old that is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from apportion.authority.service import SYSTEM, Caller
 from apportion.events.service import Event, append
 from apportion.pools.policy import read_stored
-from apportion.pools.service import hold_record
+from apportion.pools.schemas import StaleNodes
+from apportion.pools.service import hold_record, register_stale_nodes
 from apportion.quantities.windows import format_instant
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
@@ -75,7 +77,21 @@ def _told(pool: Mapping[str, Any], node: Mapping[str, Any], now: datetime) -> Ev
         "node.stale",
         pool["tenant_id"],
         node["uid"],
-        {"pool_id": pool["pool_id"], "name": node["name"], "heard_at": heard},
+        {
+            "pool_id": pool["pool_id"],
+            "name": node["name"],
+            "heard_at": heard,
+            "gpus": node["gpus"],
+        },
         before={"stale_since": None},
         after={"stale_since": format_instant(now)},
     )
+
+
+async def stale_nodes(connection: Connection, pool_ids: Sequence[str]) -> dict[str, StaleNodes]:
+    """Return what is stale in each of some pools, by id."""
+    cursor = await connection.execute(_QUERIES["stale_nodes"], {"pool_ids": list(pool_ids)})
+    return {row.pop("pool_id"): StaleNodes(**row) for row in await cursor.fetchall()}
+
+
+register_stale_nodes("nodes", stale_nodes)

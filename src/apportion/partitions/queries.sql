@@ -73,7 +73,7 @@ SELECT count(*)::int AS changing FROM node_layouts WHERE pool_id = %(pool_id)s A
 SELECT
     nodes.uid AS node_id, nodes.name, pinned_layout, coalesce(state, 'settled') AS state, granted, pending,
     hold_from,
-    spec_generation AS generation, grant_generation, observed_generation, observed_at,
+    spec_generation AS generation, grant_generation, observed_generation, observed_at, stale_since,
     coalesce(since, nodes.created_at) AS since, node_layouts.reason,
     ARRAY(
         SELECT jsonb_build_object(

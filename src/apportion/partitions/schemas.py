@@ -41,7 +41,8 @@ class NodeLayoutView(View):
     """Where a node stands: what it is ``desired`` and ``granted`` to be, and what it said it is.
 
     ``pending`` is what comes next and ``hold_from`` from when on nothing of it can be booked.
-    ``pinned_layout`` is what it is desired to be whatever its pool asks for.
+    ``pinned_layout`` is what it is desired to be whatever its pool asks for. What it said may
+    be old where nobody has heard of it from ``stale_since`` on.
     """
 
     node_id: str
@@ -56,6 +57,7 @@ class NodeLayoutView(View):
     grant_generation: int | None
     observed_generation: int | None
     observed_at: AwareDatetime | None
+    stale_since: AwareDatetime | None
     since: AwareDatetime
     reason: dict[str, Any]
     gpus: list[GpuLayoutView]

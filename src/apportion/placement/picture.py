@@ -80,6 +80,12 @@ class Picture:
         """Return a GPU that is in the picture."""
         return self._gpus[gpu_id]
 
+    @property
+    def stale_since(self) -> int | None:
+        """From when on nobody hears of the first of the nodes that are stale; None without one."""
+        since = (node.stale_since for node in self.nodes.values())
+        return min((each for each in since if each is not None), default=None)
+
     def topology(self, gpu_ids: Iterable[int]) -> Topology:
         """Return how well the GPUs of some pieces reach each other: see `Topology`.
 

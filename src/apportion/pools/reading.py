@@ -18,6 +18,7 @@ from apportion.pools.rows import (
     select_pools,
 )
 from apportion.pools.schemas import PoolView
+from apportion.pools.unheard import with_stale
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection, transaction
 from apportion.store.runtime import Runtime
@@ -29,7 +30,8 @@ PoolUse = tuple[str, str]
 async def get_pool(runtime: Runtime, caller: Caller, pool_id: str) -> PoolView:
     """Return a pool that the caller owns or is offered; NotFoundError for any other."""
     async with transaction(runtime.db) as connection:
-        return await select_pool(connection, caller, pool_id)
+        [view] = await with_stale(connection, [await select_pool(connection, caller, pool_id)])
+        return view
 
 
 async def list_pools(
@@ -51,7 +53,7 @@ async def list_pools(
     ``archived`` ones are a list of their own, and only their owner's.
     """
     async with transaction(runtime.db) as connection:
-        return await select_pools(
+        found = await select_pools(
             connection,
             caller,
             {
@@ -66,6 +68,7 @@ async def list_pools(
                 "archived": archived,
             },
         )
+        return await with_stale(connection, found)
 
 
 async def find_records(

@@ -89,8 +89,16 @@ class QuotaSet(Schema):
     max: Limit
 
 
+class StaleNodes(View):
+    """Nodes that nobody hears of, their GPUs, and since when the first of them is one."""
+
+    nodes: int
+    gpus: int
+    since: AwareDatetime
+
+
 class PoolView(View):
-    """A pool as its tenant sees it."""
+    """A pool as its tenant sees it; ``stale`` are the nodes of it that nobody hears of."""
 
     id: str
     name: str
@@ -107,6 +115,7 @@ class PoolView(View):
     owned: bool
     archived: bool
     created_at: AwareDatetime
+    stale: StaleNodes | None = None
     quotas: list[QuotaView]
 
 

@@ -36,6 +36,7 @@ from apportion.pools.reading import (
 )
 from apportion.pools.rows import PoolRecord
 from apportion.pools.sites import create_site, delete_site, get_site, list_sites, update_site
+from apportion.pools.unheard import register_stale_nodes
 from apportion.pools.validators import (
     PoolBefore,
     PoolChange,
@@ -82,6 +83,7 @@ __all__ = [
     "priorities",
     "read_quotas",
     "register_follow_up",
+    "register_stale_nodes",
     "register_validator",
     "set_quota",
     "show_amount",

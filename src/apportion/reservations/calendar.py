@@ -38,7 +38,14 @@ async def gpu_calendar(
             held = [each for each in held if each.start < last]
         names = await _names_seen(connection, caller, {each.reservation_id for each in held})
     windows = [_window(each, names) for each in held]
-    return GpuCalendar(gpu_id=gpu.id, pool_id=gpu.pool_id, start=first, end=last, windows=windows)
+    return GpuCalendar(
+        gpu_id=gpu.id,
+        pool_id=gpu.pool_id,
+        stale_since=gpu.stale_since,
+        start=first,
+        end=last,
+        windows=windows,
+    )
 
 
 def _span(start: str | None, end: str | None, now: datetime) -> tuple[datetime, datetime]:

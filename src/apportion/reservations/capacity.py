@@ -33,15 +33,17 @@ async def pool_capacity(
     index.advance(micros(now))
     window = micros(now), micros(held_until(now + length, pool))
     gpus = [gpu for node in index.nodes.values() if node.healthy for gpu in node.gpus]
-    stale = [node.stale_since for node in index.nodes.values() if node.stale_since is not None]
+    silent = [node for node in index.nodes.values() if node.stale_since is not None]
+    since = index.stale_since
     there = {cls for gpu in gpus for cls in gpu.classes}
     return PoolCapacity(
         pool_id=pool_id,
         at=now,
         until=now + length,
         nodes=len(index.nodes),
-        stale_nodes=len(stale),
-        stale_since=instant_of(min(stale)) if stale else None,
+        stale_nodes=len(silent),
+        stale_gpus=sum(len(node.gpus) for node in silent),
+        stale_since=None if since is None else instant_of(since),
         free=[_free(index, cls, gpus, window) for cls in _CLASSES if cls in there],
     )
 

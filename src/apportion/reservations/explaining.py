@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from apportion.authority.service import Caller
 from apportion.errors import ApportionError
-from apportion.placement import Finding
+from apportion.placement import Finding, PoolIndex
 from apportion.placement.verdicts import HELP
 from apportion.placement.wording import sentence
 from apportion.pools.schemas import QuotaResource
@@ -137,7 +137,7 @@ def _pool(
     if not findings and pool.id in seen.verdicts:
         # One member of a gang alone would have room.
         findings = [Finding(each.code, each.count) for each in seen.verdicts[pool.id].reasons]
-    reasons = [_why(each) for each in findings]
+    reasons = [_why(each, index) for each in findings]
     quota = None if short is None else _lack(short.key, short.quota, short.amount)
     what = _what(draft)
     if quota is not None:
@@ -157,13 +157,15 @@ def _pool(
     )
 
 
-def _why(finding: Finding) -> WhyNodes:
+def _why(finding: Finding, index: PoolIndex) -> WhyNodes:
+    silent = index.stale_since if finding.code == "node_stale" else None
     return WhyNodes(
         code=finding.code,
         count=finding.count,
         full=finding.full,
         after_defragmentation=finding.after_defragmentation,
         until=None if finding.until is None else instant_of(finding.until),
+        since=None if silent is None else instant_of(silent),
         hint=HELP[finding.code],
     )
 

@@ -247,8 +247,8 @@ class Reasons:
         """Say since when the first of the nodes is not heard of, where that is the reason."""
         if code != "node_stale":
             return {}
-        nodes = [n for each in pool_ids for n in self._fleet.indexes[each].nodes.values()]
-        since = min(node.stale_since for node in nodes if node.stale_since is not None)
+        silent = [self._fleet.indexes[each].stale_since for each in pool_ids]
+        since = min(each for each in silent if each is not None)
         return {"since": format_instant(instant_of(since))}
 
 

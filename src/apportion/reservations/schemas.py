@@ -375,8 +375,8 @@ class FreeOfClass(View):
 class PoolCapacity(View):
     """What is free in a pool from ``at`` on until ``until``, by class.
 
-    Of its ``nodes``, ``stale_nodes`` are not heard of, the first since ``stale_since``: nothing of
-    them counts as free.
+    Of its ``nodes``, ``stale_nodes`` with ``stale_gpus`` GPUs are not heard of, the first since
+    ``stale_since``: nothing of them counts as free.
     """
 
     pool_id: str
@@ -384,5 +384,6 @@ class PoolCapacity(View):
     until: AwareDatetime
     nodes: int
     stale_nodes: int = 0
+    stale_gpus: int = 0
     stale_since: AwareDatetime | None = None
     free: list[FreeOfClass]

@@ -14,7 +14,8 @@ class WhyNodes(View):
 
     ``full`` are those of which nothing of what it wants is free; of the others something is, but no
     place for it: ``after_defragmentation`` of all would have one if what they hold lay otherwise.
-    ``until`` is when the first one gets room, where that is known.
+    ``until`` is when the first one gets room, where that is known; ``since`` is from when on nobody
+    hears of the first one, where that is the reason.
     """
 
     code: str
@@ -22,6 +23,7 @@ class WhyNodes(View):
     full: int
     after_defragmentation: int
     until: AwareDatetime | None
+    since: AwareDatetime | None = None
     hint: str
 
 

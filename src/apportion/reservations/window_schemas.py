@@ -77,11 +77,13 @@ class GpuCalendar(View):
     """What is held on a GPU from ``start`` to ``end``, by start.
 
     Of more windows than one answer holds the first are told: ``end`` is then sooner than asked for,
-    and the calendar goes on from there.
+    and the calendar goes on from there. Nobody hears of its node from ``stale_since`` on: what is
+    held stays so, and what is free is not booked.
     """
 
     gpu_id: str
     pool_id: str
+    stale_since: AwareDatetime | None = None
     start: AwareDatetime
     end: AwareDatetime
     windows: list[CalendarWindow]

@@ -244,7 +244,7 @@ CREATE TABLE nodes (
     outcomes jsonb NOT NULL DEFAULT '{}',
     acceptance jsonb NOT NULL DEFAULT '{}',
     accepted_at timestamptz,
-    -- Since when a node that has a key is not heard of.
+    -- Since when a node whose agent reported is not heard of.
     stale_since timestamptz,
     CONSTRAINT nodes_pkey PRIMARY KEY (id),
     CONSTRAINT nodes_uid_key UNIQUE (uid),
@@ -272,7 +272,8 @@ CREATE TABLE nodes (
     CONSTRAINT nodes_outcomes_is_object CHECK (jsonb_typeof(outcomes) = 'object'),
     CONSTRAINT nodes_acceptance_is_object CHECK (jsonb_typeof(acceptance) = 'object')
 );
-CREATE INDEX nodes_heard_of ON nodes (pool_id) WHERE public_key IS NOT NULL AND stale_since IS NULL;
+CREATE INDEX nodes_heard_of ON nodes (pool_id) WHERE agent IS NOT NULL AND stale_since IS NULL;
+CREATE INDEX nodes_stale ON nodes (pool_id) WHERE stale_since IS NOT NULL;
 
 -- Lets one machine join a pool, once. Only a keyed hash of it is kept, like a token's. A used one stays,
 -- and names the node that it let in.
