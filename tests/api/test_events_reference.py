@@ -87,12 +87,17 @@ def hand_out(client):
     client.report_node(node_id, node.report())
     node.apply()
     client.report_node(node_id, node.report())
+
+    def say(state, **facts):
+        said = {"allocation_id": f"{held.id}.0", "state": state, **facts}
+        report = node.report().model_dump(by_alias=True)
+        client.report_node(node_id, {**report, "allocations": [said]})
+
+    say("bound")
     client.release_reservation(held.id)
-    for state, reason in (("ending", "holder_still_there"), ("released", None)):
-        said = {"allocation_id": f"{held.id}.0", "state": state, "reason": reason}
-        client.report_node(
-            node_id, {**node.report().model_dump(by_alias=True), "allocations": [said]}
-        )
+    say("ending", reason="holder_still_there")
+    node.read(client.get_spec(node_id))
+    say("released")
 
 
 @pytest.fixture

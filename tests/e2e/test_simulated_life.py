@@ -54,7 +54,7 @@ def live(world):
     nodes = len(edits["containerEdits"]["deviceNodes"])
     world.ask(lambda: world.client.release_reservation(view.id))
     world.until(lambda: not world.instances() and not world.handed_out())
-    world.until(lambda: world.allocation(view.id) == "withdrawn")
+    world.until(lambda: world.client.get_reservation(view.id).state == "ended")
     ended = world.ask(lambda: world.client.get_reservation(view.id))
     usage = world.ask(lambda: world.client.get_usage(view.start, None))
     [total] = usage.totals

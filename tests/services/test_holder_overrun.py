@@ -7,7 +7,7 @@ from test_assignments import standing
 from test_partitions_gate import Nodes
 
 from apportion.nodes.schemas import AllocationReport
-from apportion.nodes.service import list_nodes
+from apportion.nodes.service import KEPT, list_nodes
 from apportion.testing.builders import MONDAY, ask, device, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -85,9 +85,10 @@ async def test_who_does_not_leave_keeps_its_units_for_as_long_as_its_node_says_s
     await whole.say(**{key(held): {"state": "bound"}})
     await world.tick(hours=1)
     await whole.say(**{key(held): {**ENDING, "reason": "holder_leaving"}})
-    assert (await world.get(held)).state == "ended"
+    assert (await world.get(held)).state == "ending"
     assert await standing_of(world, held) == ("withdrawn", "holder_leaving")
     assert await whole.not_given_back() == [0]
+    first = world.clock() + timedelta(seconds=10)
     for _ in range(4):
         world.clock.advance(seconds=10)
         await whole.say(**{key(held): ENDING})
@@ -95,12 +96,12 @@ async def test_who_does_not_leave_keeps_its_units_for_as_long_as_its_node_says_s
     [piece] = (await world.get(held)).bookings
     assert standing(piece) == ("withdrawn", "holder_still_there")
     assert piece.allocation.reason["node"]["message"] == ENDING["message"]
-    assert (piece.end, piece.held_until) == (MONDAY + HOUR, world.clock() + timedelta(seconds=30))
+    assert (piece.end, piece.held_until) == (MONDAY + HOUR, first + KEPT)
     assert await whole.not_given_back() == [1]
     await whole.say(**{key(held): {"state": "released"}})
     assert await standing_of(world, held) == ("withdrawn", "device_released")
     assert await whole.not_given_back() == [0]
-    await world.tick(seconds=31)
+    await world.tick(seconds=1)
     [first] = [
         row["state"]
         for row in await world.rows(
@@ -145,6 +146,8 @@ async def test_units_are_kept_only_until_somebody_elses_window_begins(whole):
     await whole.say(**{key(held): ENDING})
     [piece] = (await world.get(held)).bookings
     assert piece.held_until == MONDAY + HOUR + timedelta(seconds=20)
+    await world.tick(seconds=15)
+    assert (await world.get(held)).bookings[0].held_until == MONDAY + HOUR + timedelta(seconds=20)
 
 
 async def test_a_node_that_has_forgotten_it_holds_nobody_up(whole):

@@ -328,7 +328,9 @@ FOR NO KEY UPDATE;
 -- name: hold_over
 -- What is planned, and billed, stays as it is; longer only as far as nobody else has the units.
 UPDATE bookings
-SET during = tstzrange(lower(during), stay.until), changed_xid = pg_current_xact_id()
+SET during = tstzrange(lower(during), stay.until),
+    due_back = coalesce(due_back, upper(during)),
+    changed_xid = pg_current_xact_id()
 FROM (
     SELECT
         mine.id,
@@ -347,6 +349,14 @@ FROM (
     WHERE mine.id = ANY (%(ids)s) AND mine.voided_at IS NULL AND upper(mine.during) < %(until)s
 ) AS stay
 WHERE bookings.id = stay.id AND stay.until > upper(during);
+
+-- name: let_go
+UPDATE bookings
+SET during = tstzrange(lower(during), greatest(%(now)s, due_back)), changed_xid = pg_current_xact_id()
+WHERE id = ANY (%(ids)s)
+    AND voided_at IS NULL
+    AND due_back IS NOT NULL
+    AND upper(during) > greatest(%(now)s, due_back);
 
 -- name: end_host_at
 UPDATE host_bookings

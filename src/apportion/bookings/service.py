@@ -82,12 +82,15 @@ __all__ = [
     "hold_gpus",
     "hold_gpus_of",
     "hold_nodes",
+    "hold_over",
     "horizon",
     "host_peaks",
     "insert",
     "insert_host",
+    "let_go",
     "live",
     "live_on",
+    "lock_gpus_of",
     "of_reservations",
     "on_gpus",
     "pieces_of",
@@ -126,6 +129,7 @@ register(
             "bookings_planned_within_during",
             "bookings_share_range",
             "bookings_void_before_start",
+            "bookings_due_back_before_the_end",
             "host_bookings_reservation_key",
             "host_bookings_amount",
             "host_bookings_during_half_open",
@@ -354,11 +358,28 @@ async def hold_over(connection: Connection, booking_ids: Sequence[int], until: d
     """
     if not booking_ids:
         return
-    parameters = {"ids": list(booking_ids), "until": until}
-    await connection.execute(_QUERIES["lock_gpus_of_bookings"], parameters)
+    await lock_gpus_of(connection, booking_ids)
     with suppress(ExclusionViolation):
         async with connection.transaction():
+            parameters = {"ids": list(booking_ids), "until": until}
             await connection.execute(_QUERIES["hold_over"], parameters)
+
+
+async def let_go(connection: Connection, booking_ids: Sequence[int], now: datetime) -> None:
+    """Give back what was kept from others by `hold_over`: nobody is on it any more.
+
+    What is kept for cleaning up after the end stays so. Locks their GPUs.
+    """
+    if booking_ids:
+        await lock_gpus_of(connection, booking_ids)
+        parameters = {"ids": list(booking_ids), "now": now}
+        await connection.execute(_QUERIES["let_go"], parameters)
+
+
+async def lock_gpus_of(connection: Connection, booking_ids: Sequence[int]) -> None:
+    """Hold the GPUs that bookings lie on; precedes any change of the bookings."""
+    if booking_ids:
+        await connection.execute(_QUERIES["lock_gpus_of_bookings"], {"ids": list(booking_ids)})
 
 
 async def end_at(connection: Connection, reservation_id: str, end: datetime) -> None:

@@ -31,7 +31,7 @@ def environment_of(
     NotFoundError for a node that it has nothing on.
     """
     now = datetime.now(UTC)
-    if view.state not in ("active", "ending"):
+    if view.state != "active":
         raise InvalidStateError(
             f"it has no devices while it is {view.state}: {view.reason.get('message')}",
             given=view.state,

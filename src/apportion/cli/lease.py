@@ -39,9 +39,9 @@ class Lease:
     def why_over(self, now: datetime) -> str | None:
         """Look after it; says why the command has to end, where it has to."""
         self._look()
-        if self.view.state not in ("active", "ending"):
+        if self.view.state != "active":
             return f"it is {self.view.state}: {self.view.reason.get('message')}"
-        if self.view.state == "active" and self._is_near(now):
+        if self._is_near(now):
             self._keep()
         end = self.view.end
         return None if end is None or now < end else "its time is up, and it cannot be kept longer"

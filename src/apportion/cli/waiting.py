@@ -25,7 +25,11 @@ Goal = Literal["placed", "active", "ended"]
 GOALS: Final[tuple[Goal, ...]] = ("placed", "active", "ended")
 
 _REACHED: Final = {"placed": ("placed", "active"), "active": ("active",), "ended": ("ended",)}
-_OVER: Final = ("ended", "failed")
+_OVER: Final = {
+    "placed": ("ending", "ended", "failed"),
+    "active": ("ending", "ended", "failed"),
+    "ended": ("ended", "failed"),
+}
 _SOONEST = timedelta(milliseconds=250)
 _LATEST = timedelta(seconds=5)
 _HELP = """\
@@ -91,7 +95,7 @@ class Wait:
             view = self._ask(reservation_id)
             now = datetime.now(UTC)
             left = None if self.timeout is None else began + self.timeout - now
-            if is_reached(view, self.goal) or view.state in _OVER:
+            if is_reached(view, self.goal) or view.state in _OVER[self.goal]:
                 return view
             if left is not None and left <= timedelta():
                 self._tell(f"still {view.state} after {rough(now - began)}")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from psycopg.types.json import Jsonb
 
 from apportion.authority.service import SYSTEM
-from apportion.bookings.service import hold_over
+from apportion.bookings.service import hold_over, let_go
 from apportion.events.service import Event, append
 from apportion.nodes.devices import (
     ASKED,
@@ -21,14 +21,18 @@ from apportion.nodes.devices import (
     OVERRUN,
     Assigned,
     Seen,
+    Words,
     allocation_id,
     see,
     see_leaving,
+    words_of,
 )
 from apportion.nodes.schemas import NodeReport
 from apportion.quantities.units import from_multirange
+from apportion.quantities.windows import format_instant
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
+from apportion.store.errors import guards, register
 from apportion.store.sql import load
 
 _QUERIES: Final = load("apportion.nodes")
@@ -37,8 +41,24 @@ _TOLD: Final = {
     "missing": "reservation.device_missing",
 }
 _SETTLED: Final = ("device_released",)
-_HELD_OVER: Final = timedelta(seconds=30)
-"""How long past a report units stay booked for whoever has not left them: three reports."""
+KEPT: Final = timedelta(minutes=2)
+"""How long at a time units are kept for whoever has not left them; renewed while half is left.
+
+So long may all servers be away before others could book them; none takes work before it has
+renewed them. When they are given back the rest of it is given up.
+"""
+
+
+register(
+    guards(
+        "assignments_state_known",
+        "assignments_reason_coded",
+        "assignments_generation_counted",
+        "assignments_bound_by_report",
+        "assignments_released_by_report",
+        "assignments_released_is_withdrawn",
+    )
+)
 
 
 async def hold_nodes_of(connection: Connection, reservation_ids: Sequence[str]) -> None:
@@ -58,11 +78,39 @@ async def assign(connection: Connection, reservation_ids: Sequence[str], now: da
         await connection.execute(_QUERIES["assign"], parameters | reasons)
 
 
-async def withdraw(connection: Connection, reservation_ids: Sequence[str], now: datetime) -> None:
-    """Ask nobody any more for what reservations had that have ended; their nodes are held."""
-    if reservation_ids:
-        parameters = {"ids": list(reservation_ids), "now": now, "over": Jsonb(OVER)}
-        await connection.execute(_QUERIES["withdraw"], parameters)
+async def withdraw(
+    connection: Connection, reservation_ids: Sequence[str], now: datetime
+) -> dict[str, list[int]]:
+    """Ask nobody any more for what reservations had that are over; their nodes are held.
+
+    Returns the bookings that somebody may still be on, by reservation: their nodes have handed them
+    out, and have to say that they were taken back.
+    """
+    if not reservation_ids:
+        return {}
+    parameters = {"ids": list(reservation_ids), "now": now, "over": Jsonb(OVER)}
+    await connection.execute(_QUERIES["withdraw"], parameters)
+    cursor = await connection.execute(_QUERIES["in_hands"], parameters)
+    held: dict[str, list[int]] = {}
+    for row in await cursor.fetchall():
+        held.setdefault(row["reservation_id"], []).append(row["booking_id"])
+    return held
+
+
+async def keep_in_hands(connection: Connection, now: datetime) -> None:
+    """Keep what somebody may still be on from others for longer, as far as nobody else has it.
+
+    A node that says nothing keeps what it has as well: nobody can say that it is free.
+    """
+    cursor = await connection.execute(_QUERIES["to_keep"], {"before": now + KEPT / 2})
+    due = [row["booking_id"] for row in await cursor.fetchall()]
+    await hold_over(connection, due, now + KEPT)
+
+
+async def leavers(connection: Connection, node_id: int) -> list[str]:
+    """Return who may still be on what they had of a held node, nobody's window on which goes on."""
+    cursor = await connection.execute(_QUERIES["leavers"], {"node_id": node_id})
+    return [row["reservation_id"] for row in await cursor.fetchall()]
 
 
 async def ask_anew(connection: Connection, reservation_id: str) -> None:
@@ -101,11 +149,12 @@ async def note_devices(
     connection: Connection, assigned: Iterable[Assigned], report: NodeReport, now: datetime
 ) -> None:
     """Write what a report, which was taken in, says of what its node was asked for."""
+    words = words_of(report)
     changed = [
         (each, seen)
         for each in assigned
-        for seen in (see(each, report),)
-        if (each.state, each.reason, each.device) != (seen.state, seen.reason, seen.device)
+        for seen in (see(each, report, words),)
+        if Seen(each.state, each.reason, each.device, each.bound) != seen
     ]
     if not changed:
         return
@@ -115,6 +164,7 @@ async def note_devices(
             "state": seen.state,
             "reason": seen.reason,
             "device": seen.device,
+            "bound": seen.bound,
         }
         for each, seen in changed
     ]
@@ -132,25 +182,20 @@ async def note_leaving(
 ) -> None:
     """Write how what was withdrawn is given back, as a report says that was taken in.
 
-    Who is still on it keeps its units while the node says so: they stay booked a little longer with
-    each report, as far as nobody else has them.
+    Who is still on it keeps its units, as far as nobody else has them; what is given back others
+    can have at once.
     """
-    if report.allocations is None:
+    words = words_of(report)
+    if words is None:
         return
-    words = {each.allocation_id: each for each in report.allocations}
     told = [name for name, word in words.items() if word.state in ("ending", "released")]
-    cursor = await connection.execute(
-        _QUERIES["leaving"], {"node_id": node_id, "names": told, "settled": list(_SETTLED)}
-    )
-    seen = [
-        (row, reason)
-        for row in await cursor.fetchall()
-        for word in (words.get(allocation_id(row["reservation_id"], row["piece"])),)
-        if (reason := see_leaving(word)) is not None
-    ]
-    still = [row["booking_id"] for row, reason in seen if reason["code"] not in _SETTLED]
-    await hold_over(connection, still, now + _HELD_OVER)
-    changed = [(row, reason) for row, reason in seen if row["reason"] != reason]
+    cursor = await connection.execute(_QUERIES["leaving"], {"node_id": node_id, "names": told})
+    changed: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    for row in await cursor.fetchall():
+        word = words.get(allocation_id(row["reservation_id"], row["piece"]))
+        reason = see_leaving(word, knows=report.observed_generation >= row["generation"])
+        if reason is not None and reason != row["reason"]:
+            changed.append((row, reason))
     if not changed:
         return
     written = [
@@ -158,13 +203,28 @@ async def note_leaving(
             "booking_id": row["booking_id"],
             "reason": reason,
             "since": row["reason"].get("code") != reason["code"],
+            "released": _released(row, report, words) if reason["code"] in _SETTLED else None,
         }
         for row, reason in changed
     ]
+    still = [row["booking_id"] for row, reason in changed if reason["code"] not in _SETTLED]
+    await hold_over(connection, still, now + KEPT)
+    free = [row["booking_id"] for row, reason in changed if reason["code"] in _SETTLED]
+    await let_go(connection, free, now)
     await connection.execute(_QUERIES["note_leaving"], {"rows": as_rows(written), "now": now})
     await append(
         connection, SYSTEM, now, [each for row, reason in changed for each in _left(row, reason)]
     )
+
+
+def _released(row: Mapping[str, Any], report: NodeReport, words: Words) -> Mapping[str, Any]:
+    """Return the node's word that something was taken back, with the report that says so.
+
+    It has no instant where the node knows nothing of it any more.
+    """
+    word = words.get(allocation_id(row["reservation_id"], row["piece"]))
+    at = None if word is None or word.at is None else format_instant(word.at)
+    return {"report": report.sequence, "at": at}
 
 
 def _left(row: Mapping[str, Any], reason: Mapping[str, Any]) -> Iterator[Event]:

@@ -63,7 +63,8 @@ class Assigned:
     """An assignment, and its GPU and atom as they were last reported.
 
     ``units`` is a mask; ``profile`` and ``start`` are an instance's. ``found`` are the attributes
-    of the atom, and ``atom_reason`` why it cannot be booked, None where it can.
+    of the atom, and ``atom_reason`` why it cannot be booked, None where it can. ``bound`` is what
+    its node has said of handing it out.
     """
 
     booking_id: int
@@ -84,6 +85,7 @@ class Assigned:
     state: State
     reason: Mapping[str, Any]
     device: Mapping[str, Any] | None
+    bound: Mapping[str, Any] | None
     gpu_reason: str | None
     mig_current: bool
     mig_pending: bool
@@ -98,11 +100,20 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a report says of an assignment; ``device`` has the names of its instance."""
+    """What a report says of an assignment; ``device`` has the names of its instance.
+
+    ``bound`` is what the node has said of handing it out, which it does not take back by saying
+    that it is not there any more: only what was released is nobody's.
+    """
 
     state: State
     reason: Reason
     device: Mapping[str, Any] | None
+    bound: Mapping[str, Any] | None
+
+
+Words = Mapping[str, AllocationReport]
+"""What a node says of its allocations, by their ids."""
 
 
 def allocation_id(reservation_id: str, piece: int) -> str:
@@ -134,38 +145,52 @@ def as_asked(each: Assigned) -> dict[str, Any]:
     return asked
 
 
-def see(each: Assigned, report: NodeReport) -> Seen:
+def words_of(report: NodeReport) -> Words | None:
+    """Return what a node says of its allocations; None where it cannot tell."""
+    if report.allocations is None:
+        return None
+    return {word.allocation_id: word for word in report.allocations}
+
+
+def see(each: Assigned, report: NodeReport, words: Words | None) -> Seen:
     """Tell what a report, which was taken in, says of an assignment."""
+    word = None if words is None else words.get(each.allocation_id)
+    bound = each.bound or _bound(word, report)
     if report.observed_generation < each.generation:
-        return Seen(each.state, ASKED, each.device)
+        return Seen(each.state, ASKED, each.device, bound)
     wrong = _wrong(each, report)
-    reason = _not_handed_out(each, report) if wrong is None else _reason(wrong)
+    reason = _reason(wrong) if wrong else None if words is None else _not_handed_out(word)
     if reason is None:
-        return Seen("ready", _THERE, _names(each))
+        return Seen("ready", _THERE, _names(each), bound)
     done = max(report.converged.get(unit, 0) for unit in ("mig-layout", DEVICES_UNIT))
     gone = each.state in ("ready", "missing") or done >= each.generation
-    return Seen("missing" if gone else "asked", reason, None)
+    return Seen("missing" if gone else "asked", reason, None, bound)
 
 
-def see_leaving(word: AllocationReport | None) -> Reason | None:
+def see_leaving(word: AllocationReport | None, *, knows: bool) -> Reason | None:
     """Tell how what was withdrawn stands, by what its node says of it (None: it knows it not).
 
-    None where the node has yet to hear that it was withdrawn.
+    None where that says nothing: nothing counts as released by a node that does not know (`knows`)
+    that it was withdrawn, because such a node may hand it out yet.
     """
     if word is None or word.state == "released":
-        return _reason("device_released")
+        return _reason("device_released") if knows else None
     if word.state != "ending":
         return None
     code = word.reason if word.reason in _LEAVING else "not_given_back"
     return {**_reason(code), "node": {"reason": word.reason, "message": word.message}}
 
 
-def _not_handed_out(each: Assigned, report: NodeReport) -> Reason | None:
-    """Say why its holder cannot use what is there, where the node tells of its allocations."""
-    if report.allocations is None:
+def _bound(word: AllocationReport | None, report: NodeReport) -> Mapping[str, Any] | None:
+    """Return the node's word that it has handed something out, with the report that says so."""
+    if word is None or word.state != "bound":
         return None
-    words = {word.allocation_id: word for word in report.allocations}
-    word = words.get(each.allocation_id)
+    at = None if word.at is None else format_instant(word.at)
+    return {"report": report.sequence, "at": at, "device": word.device}
+
+
+def _not_handed_out(word: AllocationReport | None) -> Reason | None:
+    """Say why its holder cannot use what is there, by a node that tells of its allocations."""
     if word is not None and word.state == "bound":
         return None
     if word is None:

@@ -14,10 +14,13 @@ from apportion.pools.service import PoolRecord, hold_record, own_record
 from apportion.quantities.windows import format_instant
 from apportion.signatures import PublicKey, public_text, read_public
 from apportion.store.connections import Connection, retrying
+from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
 from apportion.store.sql import load
 
 _QUERIES: Final = load("apportion.nodes")
+
+register(guards("nodes_public_key_length", "nodes_enrolled_whole", "nodes_revoked_had_key"))
 
 AGENT: Final = "apportion"
 """Who follows the spec of a node that joined by itself and names nobody."""

@@ -111,9 +111,10 @@ GROUP BY nodes.pool_id;
 -- What is over by now is asked for no more, though no tick has said so yet.
 WITH over AS (
     UPDATE assignments
-    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL
-    FROM bookings
+    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL, generation = spec_generation + 1
+    FROM bookings, nodes
     WHERE bookings.id = booking_id
+        AND nodes.id = node_id
         AND node_id = %(id)s
         AND assignments.state <> 'withdrawn'
         AND upper(planned) <= %(now)s
@@ -300,8 +301,8 @@ SELECT
         SELECT count(*) FROM assignments
         WHERE assignments.node_id = nodes.id
             AND state = 'withdrawn'
-            AND reason ->> 'code' NOT IN ('window_over', 'device_released')
-            AND reason ->> 'code' <> 'holder_leaving'
+            AND in_hands
+            AND reason ->> 'code' IN ('holder_still_there', 'memory_not_idle', 'not_given_back')
     )::int AS not_given_back,
     COALESCE(
         (
@@ -493,9 +494,10 @@ FOR NO KEY UPDATE;
 -- What has begun is asked for, and what is over on the same GPUs is not any more, though no tick has said so yet.
 WITH over AS (
     UPDATE assignments
-    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL
-    FROM bookings
+    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL, generation = spec_generation + 1
+    FROM bookings, nodes
     WHERE bookings.id = booking_id
+        AND nodes.id = assignments.node_id
         AND assignments.state <> 'withdrawn'
         AND upper(planned) <= %(now)s
         AND assignments.gpu_id IN (
@@ -528,11 +530,49 @@ WHERE id IN (SELECT node_id FROM over UNION SELECT node_id FROM begun);
 -- name: withdraw
 WITH gone AS (
     UPDATE assignments
-    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL
-    WHERE reservation_id = ANY (%(ids)s) AND state <> 'withdrawn'
+    SET state = 'withdrawn', since = %(now)s, reason = %(over)s, device = NULL, generation = spec_generation + 1
+    FROM nodes
+    WHERE nodes.id = node_id AND reservation_id = ANY (%(ids)s) AND state <> 'withdrawn'
     RETURNING node_id
 )
 UPDATE nodes SET spec_generation = spec_generation + 1 WHERE id IN (SELECT node_id FROM gone);
+
+-- name: in_hands
+-- What somebody may still be on. Of a node whose key is revoked nobody will ever say that it is free.
+SELECT reservation_id, booking_id
+FROM assignments
+JOIN nodes ON nodes.id = node_id
+WHERE reservation_id = ANY (%(ids)s) AND in_hands AND revoked_at IS NULL
+ORDER BY booking_id;
+
+-- name: leavers
+-- Who may be on anything of a node; the window of none goes on.
+SELECT DISTINCT reservation_id
+FROM assignments
+JOIN nodes ON nodes.id = node_id
+WHERE node_id = %(node_id)s AND in_hands AND revoked_at IS NULL
+ORDER BY reservation_id;
+
+-- name: to_keep
+-- What was withdrawn, is in somebody's hands, and is soon to be had by others; but for what others have already.
+SELECT booking_id
+FROM assignments
+JOIN nodes ON nodes.id = node_id
+JOIN bookings AS mine ON mine.id = booking_id
+WHERE in_hands
+    AND assignments.state = 'withdrawn'
+    AND revoked_at IS NULL
+    AND mine.voided_at IS NULL
+    AND upper(mine.during) < %(before)s
+    AND NOT EXISTS (
+        SELECT FROM bookings AS others
+        WHERE others.gpu_id = mine.gpu_id
+            AND others.id <> mine.id
+            AND others.units && mine.units
+            AND others.voided_at IS NULL
+            AND others.during @> upper(mine.during)
+    )
+ORDER BY booking_id;
 
 -- name: ask_anew
 UPDATE nodes
@@ -542,18 +582,18 @@ WHERE id IN (
 );
 
 -- name: leaving
--- What a node is not asked for any more and tells of, and what it was said not to have given back.
+-- What a node is not asked for any more and tells of, and what is in somebody's hands.
 SELECT
     booking_id, assignments.tenant_id, bookings.pool_id, assignments.reservation_id, assignments.piece,
-    gpus.uuid AS gpu, reason
+    gpus.uuid AS gpu, reason, assignments.generation
 FROM assignments
 JOIN bookings ON bookings.id = booking_id
 JOIN gpus ON gpus.id = assignments.gpu_id
 WHERE assignments.node_id = %(node_id)s
     AND assignments.state = 'withdrawn'
-    AND reason ->> 'code' <> ALL (%(settled)s)
+    AND released IS NULL
     AND (
-        reason ->> 'code' <> 'window_over'
+        in_hands
         OR booking_id IN (
             SELECT bookings.id
             FROM unnest(%(names)s::text[]) AS told (name)
@@ -564,8 +604,11 @@ ORDER BY booking_id;
 
 -- name: note_leaving
 UPDATE assignments
-SET reason = new.reason, since = CASE WHEN new.since THEN %(now)s ELSE assignments.since END
-FROM json_to_recordset(%(rows)s::json) AS new (booking_id bigint, reason jsonb, since boolean)
+SET reason = new.reason,
+    since = CASE WHEN new.since THEN %(now)s ELSE assignments.since END,
+    released = new.released
+FROM json_to_recordset(%(rows)s::json)
+    AS new (booking_id bigint, reason jsonb, since boolean, released jsonb)
 WHERE assignments.booking_id = new.booking_id;
 
 -- name: unassigned
@@ -587,7 +630,7 @@ SELECT
     gpus.uuid AS gpu, bookings.class AS cls, bookings.units::text AS units, ruler, atoms.profile, atoms.start,
     bookings.share_num, bookings.share_den, lower(planned) AS begins,
     CASE WHEN upper(planned) < '9989-01-01Z' THEN upper(planned) END AS ends,
-    assignments.generation, assignments.state, assignments.reason, assignments.device,
+    assignments.generation, assignments.state, assignments.reason, assignments.device, bound,
     CASE WHEN present THEN unbookable_reason ELSE 'missing' END AS gpu_reason, mig_current, mig_pending,
     atoms.reason AS atom_reason, coalesce(atoms.attributes, '{}') AS found
 FROM assignments
@@ -605,6 +648,8 @@ UPDATE assignments
 SET since = CASE WHEN assignments.state = new.state THEN since ELSE %(now)s END,
     state = new.state,
     reason = new.reason,
-    device = new.device
-FROM json_to_recordset(%(rows)s::json) AS new (booking_id bigint, state text, reason jsonb, device jsonb)
+    device = new.device,
+    bound = new.bound
+FROM json_to_recordset(%(rows)s::json)
+    AS new (booking_id bigint, state text, reason jsonb, device jsonb, bound jsonb)
 WHERE assignments.booking_id = new.booking_id;

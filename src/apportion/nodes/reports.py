@@ -23,14 +23,8 @@ _NUMBERS: Final = {"sequence", "observed_generation"}
 
 
 def digest_of(report: NodeReport) -> bytes:
-    """Return what tells whether two reports say the same, but for their numbers.
-
-    Those that say of somebody that he does not leave are never the same: each keeps his units from
-    others for a while longer.
-    """
-    leaving = any(each.state == "ending" for each in report.allocations or ())
-    numbers = set[str]() if leaving else _NUMBERS
-    return hashlib.sha256(report.model_dump_json(exclude=numbers).encode()).digest()
+    """Return what tells whether two reports say the same, but for their numbers."""
+    return hashlib.sha256(report.model_dump_json(exclude=_NUMBERS).encode()).digest()
 
 
 async def same_again(

@@ -10,7 +10,15 @@ from apportion.bookings.service import shown_attributes
 from apportion.errors import ConflictError, InvalidInputError, NotFoundError
 from apportion.geometry import boards
 from apportion.nodes import rules
-from apportion.nodes.assignments import ask_anew, assign, hold_nodes_of, withdraw
+from apportion.nodes.assignments import (
+    KEPT,
+    ask_anew,
+    assign,
+    hold_nodes_of,
+    keep_in_hands,
+    leavers,
+    withdraw,
+)
 from apportion.nodes.atoms import SPLIT
 from apportion.nodes.awaiting import reason_of
 from apportion.nodes.contract import (
@@ -52,6 +60,7 @@ from apportion.store.sql import load
 
 __all__ = [
     "ASKED",
+    "KEPT",
     "MIG_UNIT",
     "SHARING_UNIT",
     "TARGETS",
@@ -76,7 +85,9 @@ __all__ = [
     "hold_node",
     "hold_nodes_of",
     "import_inventories",
+    "keep_in_hands",
     "key_of",
+    "leavers",
     "list_atoms",
     "list_gpus",
     "list_join_tokens",
@@ -145,14 +156,8 @@ register(
         "nodes_observed_was_asked",
         "nodes_observed_whole",
         "nodes_converged_is_object",
-        "nodes_public_key_length",
-        "nodes_enrolled_whole",
-        "nodes_revoked_had_key",
         "nodes_outcomes_is_object",
         "nodes_acceptance_is_object",
-        "assignments_state_known",
-        "assignments_reason_coded",
-        "assignments_generation_counted",
         "node_resources_resource_known",
         "node_resources_total_not_negative",
         "node_resources_ratio_range",

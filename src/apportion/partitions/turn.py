@@ -111,10 +111,12 @@ async def proceed(turn: Turn) -> bool:
     until = max([turn.now, *(each.end for each in others if each.end is not None)])
     for gpu in gpus:
         await _keep(turn, gpu, until)
-    if until <= turn.now:
-        await _grant(turn, until)
-        return True
-    return await _schedule(turn, until, others)
+    if until > turn.now:
+        return await _schedule(turn, until, others)
+    if leavers := await nodes.leavers(turn.connection, turn.layout.node_id):
+        return await _blocked(turn, until, leavers)
+    await _grant(turn, until)
+    return True
 
 
 async def _hold_gpus(turn: Turn) -> list[HeldGpu]:
@@ -177,6 +179,22 @@ async def _schedule(turn: Turn, until: datetime, others: Sequence[LiveBooking]) 
     )
     facts = {"at": format_instant(until), "reservations": len(holders)}
     await turn.move("scheduled", facts, state="scheduled", hold_from=until, reason=reason)
+    return True
+
+
+async def _blocked(turn: Turn, until: datetime, leavers: Sequence[str]) -> bool:
+    """Wait for those who are still on what they had: nothing is cut otherwise under anybody."""
+    reason = why(
+        "blocked_by_overrun",
+        f"{len(leavers)} reservations on it are over, and have not let go of what they had",
+        reservations=len(leavers),
+        held_by=list(leavers[:NAMED_MAX]),
+    )
+    if (turn.layout.state, turn.layout.reason) == ("scheduled", reason):
+        return False
+    hold_from = turn.layout.hold_from or until
+    facts = {"at": format_instant(hold_from), "reservations": len(leavers)}
+    await turn.move("scheduled", facts, state="scheduled", hold_from=hold_from, reason=reason)
     return True
 
 

@@ -18,7 +18,7 @@ from apportion.quantities.windows import format_instant, parse_duration, parse_i
 from apportion.reservations import rows
 from apportion.reservations.ends import end_text
 from apportion.reservations.fleet import micros
-from apportion.reservations.schemas import LIVE, ReservationUpdate
+from apportion.reservations.schemas import ReservationUpdate
 from apportion.store.connections import Connection
 
 Row = Mapping[str, Any]
@@ -71,11 +71,11 @@ def read_end(request: ReservationUpdate, row: Row, now: datetime) -> datetime:
 
     Raises InvalidStateError for one that does not live, InvalidInputError for what is no end.
     """
-    if row["state"] not in LIVE or row["ends_at"] <= now:
+    if row["state"] not in ("placed", "active") or row["ends_at"] <= now:
         over = row["state"] != "pending"
         raise InvalidStateError(
-            "it has ended" if over else "it waits, and has no window yet",
-            given=row["state"] if row["state"] not in LIVE else "ended",
+            "its window is over" if over else "it waits, and has no window yet",
+            given="ended" if row["state"] in ("placed", "active") else row["state"],
             allowed="a reservation that is placed or active",
             hint="Reserve again" if over else "Release it, and ask for another window",
         )

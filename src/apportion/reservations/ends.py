@@ -24,7 +24,7 @@ def open_end(pool: PoolRecord) -> datetime:
 
 def has_no_end(row: Mapping[str, Any]) -> bool:
     """Tell whether a stored reservation waits for a place without an end, or has one."""
-    return row["open_ended"] and row["state"] not in ("ended", "failed")
+    return row["open_ended"] and row["state"] not in ("ending", "ended", "failed")
 
 
 def end_text(row: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,7 @@ from apportion.placement import Ask, DeviceAsk, Expression, Selector
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
-from apportion.reservations.ending import give_back
+from apportion.reservations.ending import end_due, settle_due
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.line import Line
 from apportion.reservations.placer import Placer
@@ -42,14 +42,25 @@ class Lifecycle:
     async def advance(self) -> int:
         """Bring every reservation to where the clock says; returns how many changed.
 
-        Ends come before retries, so that what ended makes room at once.
+        Ends come before retries, so that what ended makes room at once; and before all what
+        somebody is still on is kept for as long again.
         """
+        await self.keep_in_hands()
         changed = await self.end_due()
+        changed += await self._all(self._settle)
         changed += await self._all(self._start)
         changed += await self._all(self._fail)
         await self._all(self._tell)
         changed += await self.retry_pending()
         return changed + await self._reserving.advance()
+
+    async def keep_in_hands(self) -> None:
+        """Keep from others what somebody is still on; a server does it before it takes work."""
+
+        async def work(connection: Connection) -> None:
+            await nodes.keep_in_hands(connection, self._runtime.now())
+
+        await retrying(self._runtime.db, work)
 
     async def end_due(self) -> int:
         """End what is over by the clock, which gives back its quota; returns how many."""
@@ -90,7 +101,10 @@ class Lifecycle:
         return await self._step(connection, "due_to_start", "reservation.started", "active")
 
     async def _end(self, connection: Connection) -> int:
-        return await self._step(connection, "due_to_end", "reservation.ended", "ended")
+        return await end_due(connection, self._runtime.now(), BATCH)
+
+    async def _settle(self, connection: Connection) -> int:
+        return await settle_due(connection, self._runtime.now(), BATCH)
 
     async def _tell(self, connection: Connection) -> int:
         """Tell whose end is near; after the starts, so that a short window is told of as well."""
@@ -117,8 +131,8 @@ class Lifecycle:
         now = self._runtime.now()
         cursor = await connection.execute(rows.QUERIES[query], {"now": now, "limit": BATCH})
         due = await cursor.fetchall()
-        await self._hand_out(connection, [row["id"] for row in due], state)
-        await give_back(connection, [row for row in due if "charges" in row])
+        if state == "active":
+            await self._hand_out(connection, [row["id"] for row in due])
         events = [
             Event(
                 event,
@@ -133,13 +147,10 @@ class Lifecycle:
         await append(connection, SYSTEM, now, events)
         return len(due)
 
-    async def _hand_out(self, connection: Connection, ids: Sequence[str], state: str) -> None:
-        """Ask nodes for what has begun, and no more for what has ended."""
-        if state == "failed":
-            return
+    async def _hand_out(self, connection: Connection, ids: Sequence[str]) -> None:
+        """Ask nodes for what has begun."""
         await nodes.hold_nodes_of(connection, ids)
-        act = nodes.assign if state == "active" else nodes.withdraw
-        await act(connection, ids, self._runtime.now())
+        await nodes.assign(connection, ids, self._runtime.now())
 
 
 def draft_of(row: Mapping[str, Any]) -> Draft:
@@ -191,7 +202,4 @@ def _device(device: Mapping[str, Any]) -> DeviceAsk:
 
 
 def _facts(row: Mapping[str, Any]) -> dict[str, object]:
-    facts: dict[str, object] = {key: row[key] for key in ("pool_id", "reason") if key in row}
-    if "charges" in row:
-        facts["charges"] = rows.show_charges(row["charges"])
-    return facts
+    return {key: row[key] for key in ("pool_id", "reason") if key in row}

@@ -306,19 +306,26 @@ WHERE id IN (
 RETURNING id, 'placed' AS was, tenant_id, pool_id;
 
 -- name: due_to_end
-UPDATE reservations
-SET state = 'ended',
-    reason = jsonb_build_object('code', 'expired', 'message', 'its window has ended'),
-    updated_at = %(now)s
-FROM (
-    SELECT id, state AS was FROM reservations
-    WHERE state IN ('placed', 'active') AND ends_at <= %(now)s
-    ORDER BY ends_at
-    LIMIT %(limit)s
-    FOR NO KEY UPDATE SKIP LOCKED
-) AS due
-WHERE reservations.id = due.id
-RETURNING reservations.id, was, tenant_id, pool_id, series_id, reason, charges, charged_tenant_id;
+SELECT *
+FROM reservations
+WHERE state IN ('placed', 'active') AND ends_at <= %(now)s
+ORDER BY ends_at
+LIMIT %(limit)s
+FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: given_back
+-- Those that are ending, and nobody is on what they had.
+SELECT *
+FROM reservations
+WHERE state = 'ending'
+    AND NOT EXISTS (
+        SELECT FROM assignments
+        JOIN nodes ON nodes.id = node_id
+        WHERE reservation_id = reservations.id AND in_hands AND revoked_at IS NULL
+    )
+ORDER BY id
+LIMIT %(limit)s
+FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: due_to_tell
 -- Those that end soon, once for each end: one that is moved is told of anew.
@@ -365,13 +372,20 @@ WHERE reservations.id = new.id;
 
 -- name: end
 UPDATE reservations
-SET state = 'ended',
+SET state = new.state,
     reason = new.reason,
     ends_at = CASE WHEN starts_at IS NOT NULL THEN least(ends_at, greatest(starts_at, %(now)s)) END,
     updated_at = %(now)s
-FROM unnest(%(ids)s::text[], %(reasons)s::jsonb[]) AS new (id, reason)
+FROM unnest(%(ids)s::text[], %(states)s::text[], %(reasons)s::jsonb[]) AS new (id, state, reason)
 WHERE reservations.id = new.id
 RETURNING reservations.id, ends_at;
+
+-- name: settle
+-- Why it ended stays as it is.
+UPDATE reservations
+SET state = 'ended', updated_at = %(now)s
+WHERE id = ANY (%(ids)s)
+RETURNING id, reason;
 
 -- name: end_at
 UPDATE reservations

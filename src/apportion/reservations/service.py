@@ -42,7 +42,6 @@ from apportion.reservations.outlook import find_earliest, find_free_windows
 from apportion.reservations.placer import CLASHES_MAX, Placer
 from apportion.reservations.rights import check_update
 from apportion.reservations.schemas import (
-    LIVE,
     BatchPlan,
     PoolCapacity,
     ReservationAsk,
@@ -235,7 +234,7 @@ class Reservations:
             ended.clear()
             row = await _find(connection, caller, reservation_id, "lock")
             now = self._runtime.now()
-            if row["state"] in ("pending", *LIVE):
+            if row["state"] in ("pending", "placed", "active"):
                 await end_now(connection, caller, [row], now, f"by {caller.actor}")
                 ended.append(reservation_id)
             row = await _find(connection, caller, reservation_id, "find")

@@ -74,6 +74,8 @@ async def running(
         await _bootstrap(runtime, state / TOKEN_FILE)
         reservations = Reservations(runtime)
         dispatcher = Dispatcher(runtime, webhook_networks)
+        # Nobody books, before the first tick, what somebody is still on.
+        await reservations.lifecycle.keep_in_hands()
         steps = {
             # The gate first: what it lets go makes room for what waits.
             "gate": Gate(runtime).advance,

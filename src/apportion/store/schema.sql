@@ -526,7 +526,8 @@ CREATE INDEX reservations_to_fail ON reservations (fails_at) WHERE state = 'pend
 CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
 CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');
 CREATE INDEX reservations_to_tell ON reservations (tell_end_at)
-    WHERE state = 'active' AND tell_end_at IS NOT NULL;
+    WHERE state IN ('placed', 'active') AND tell_end_at IS NOT NULL;
+CREATE INDEX reservations_ending ON reservations (id) WHERE state = 'ending';
 CREATE INDEX reservations_live_by_pool ON reservations (pool_id, charged_tenant_id, id)
     WHERE state IN ('placed', 'active', 'ending');
 
@@ -545,7 +546,8 @@ CREATE TABLE reservation_reasons (
 -- Units of a GPU for a window. The exclusion constraint is the whole exclusivity rule; the checks close
 -- its holes (NULL and empty ranges would slip past it). planned is what is billed, during what is kept
 -- from others. Ending early shortens during; a booking may be voided only before it begins, so that one
--- which began can never be argued away. The reservation is checked at commit, because bookings are
+-- which began can never be argued away. due_back is until when it would be kept had its holder left: during
+-- is longer while somebody is still on its units. The reservation is checked at commit, because bookings are
 -- written first: whoever loses here never becomes a reservation.
 CREATE TABLE bookings (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -566,6 +568,7 @@ CREATE TABLE bookings (
     share_den integer NOT NULL,
     voided_at timestamptz,
     changed_xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    due_back timestamptz,
     CONSTRAINT bookings_pkey PRIMARY KEY (id),
     CONSTRAINT bookings_no_overlap EXCLUDE USING gist (
         gpu_id WITH =, units WITH &&, during WITH &&
@@ -592,7 +595,10 @@ CREATE TABLE bookings (
     ),
     CONSTRAINT bookings_planned_within_during CHECK (NOT isempty(planned) AND planned <@ during),
     CONSTRAINT bookings_share_range CHECK (share_den > 0 AND share_num BETWEEN 0 AND share_den),
-    CONSTRAINT bookings_void_before_start CHECK (voided_at <= lower(during))
+    CONSTRAINT bookings_void_before_start CHECK (voided_at <= lower(during)),
+    CONSTRAINT bookings_due_back_before_the_end CHECK (
+        due_back BETWEEN upper(planned) AND upper(during)
+    )
 );
 CREATE INDEX bookings_changed ON bookings (changed_xid);
 CREATE INDEX bookings_reservation ON bookings (reservation_id);
@@ -658,8 +664,10 @@ CREATE TABLE gpu_partitions (
 CREATE INDEX gpu_partitions_by_node ON gpu_partitions (node_id, gpu_id);
 
 -- What a node with an agent is asked to hand out: a row for each booking whose window has begun, written in the
--- transaction in which it begins and withdrawn in that in which it ends. generation is the node's first spec that had it.
--- state, since, reason and device (the names of an instance) are what the node's reports say: whether it is there.
+-- transaction in which it begins and withdrawn in that in which it ends. generation is the node's first spec that had it,
+-- or, of one that was withdrawn, that had it no more. state, since, reason and device (the names of an instance) are what
+-- the node's reports say: whether it is there. bound and released are the node's word that it was handed out, and taken
+-- back; in_hands says that somebody may be on it.
 CREATE TABLE assignments (
     booking_id bigint NOT NULL,
     tenant_id text NOT NULL,
@@ -672,6 +680,15 @@ CREATE TABLE assignments (
     since timestamptz NOT NULL,
     reason jsonb NOT NULL,
     device jsonb,
+    bound jsonb,
+    released jsonb,
+    in_hands boolean NOT NULL GENERATED ALWAYS AS (
+        released IS NULL
+        AND (
+            bound IS NOT NULL
+            OR (state = 'withdrawn' AND reason ->> 'code' NOT IN ('window_over', 'device_released'))
+        )
+    ) STORED,
     CONSTRAINT assignments_pkey PRIMARY KEY (booking_id),
     CONSTRAINT assignments_booking_fkey FOREIGN KEY (booking_id) REFERENCES bookings (id),
     CONSTRAINT assignments_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
@@ -679,12 +696,14 @@ CREATE TABLE assignments (
     CONSTRAINT assignments_gpu_fkey FOREIGN KEY (gpu_id) REFERENCES gpus (id),
     CONSTRAINT assignments_state_known CHECK (state IN ('asked', 'missing', 'ready', 'withdrawn')),
     CONSTRAINT assignments_reason_coded CHECK (reason ? 'code'),
-    CONSTRAINT assignments_generation_counted CHECK (generation >= 2)
+    CONSTRAINT assignments_generation_counted CHECK (generation >= 2),
+    CONSTRAINT assignments_bound_by_report CHECK (bound ? 'report'),
+    CONSTRAINT assignments_released_by_report CHECK (released ? 'report'),
+    CONSTRAINT assignments_released_is_withdrawn CHECK (released IS NULL OR state = 'withdrawn')
 );
 CREATE INDEX assignments_by_node ON assignments (node_id) WHERE state <> 'withdrawn';
 CREATE INDEX assignments_by_gpu ON assignments (gpu_id) WHERE state <> 'withdrawn';
-CREATE INDEX assignments_not_given_back ON assignments (node_id)
-WHERE state = 'withdrawn' AND reason ->> 'code' NOT IN ('window_over', 'device_released');
+CREATE INDEX assignments_in_hands ON assignments (node_id) WHERE in_hands;
 CREATE INDEX assignments_by_reservation ON assignments (reservation_id);
 
 -- Host resources of one node for a window. A check on one row cannot see time: whoever writes here

@@ -276,6 +276,7 @@ _TOLD: Final[tuple[Rule, ...]] = (
                 WHEN 'pending' THEN '{reservation.pending}'
                 WHEN 'placed' THEN '{reservation.placed}'
                 WHEN 'active' THEN '{reservation.placed,reservation.started}'
+                WHEN 'ending' THEN '{reservation.ending}'
                 WHEN 'failed' THEN '{reservation.failed}'
                 ELSE '{reservation.ended}'
             END::text[]
@@ -377,7 +378,7 @@ _ASSIGNED: Final[tuple[Rule, ...]] = (
         JOIN bookings ON bookings.id = booking_id
         WHERE assignments.state <> 'withdrawn'
             AND NOT (
-                reservations.state IN ('active', 'ending')
+                reservations.state = 'active'
                 OR (reservations.state = 'placed' AND starts_at <= %(now)s)
             )""",
     ),
@@ -405,6 +406,7 @@ _ASSIGNED: Final[tuple[Rule, ...]] = (
 )
 
 CHANGES: Final = [
-    f"reservation.{change}" for change in ("pending", "placed", "started", "ended", "failed")
+    f"reservation.{change}"
+    for change in ("pending", "placed", "started", "ending", "ended", "failed")
 ]
 RULES: Final = (*_TENANTS, *_OFFERS, *_QUOTAS, *_ASSIGNED, *_TOLD)
