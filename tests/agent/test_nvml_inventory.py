@@ -398,9 +398,12 @@ def test_a_document_that_somebody_wrote_by_hand_passes_no_check_of_the_driver():
 
 
 def test_checks_are_a_registry():
-    register_check("diag.fans", lambda document: iter([f"{len(document['gpus'])} fans"]))
-    result = run_check("diag.fans", {"gpus": []})
-    assert (result.check, result.passed, result.details) == ("diag.fans", False, ("0 fans",))
+    register_check(
+        "diag.fans",
+        lambda document, step: [f"{len(document['gpus'])} of {step['fans']} fans"],
+    )
+    result = run_check("diag.fans", {"gpus": []}, {"kind": "diag.fans", "fans": 2})
+    assert (result.check, result.passed, result.details) == ("diag.fans", False, ("0 of 2 fans",))
     with pytest.raises(InvalidInputError, match=r"diag\.nvml"):
         run_check("diag.none", {})
 

@@ -10,7 +10,7 @@ from in_loop import BASE, InLoop
 
 from apportion.agent.identity import kept, link_of
 from apportion.agent.joining import join
-from apportion.agent.loop import Loop, Machine
+from apportion.agent.loop import Described, Loop
 from apportion.agent.units import Outcome
 from apportion.agent.uplink import Uplink
 from apportion.errors import InvalidStateError, UnauthenticatedError, UnavailableError
@@ -72,7 +72,7 @@ class Node:
         """Begin a life of the agent with what the last one left."""
         link = link_of(self.state, now=self.clock, entropy=self.entropy, transport=self.line)
         self.uplink = Uplink(self.state, link, most=most)
-        machine = Machine(observe=lambda: self.document, units=[self.unit])
+        machine = Described(document=lambda: self.document, acting=[self.unit])
         self.loop = Loop(self.state, link, self.uplink, machine, self.clock)
         return self
 
@@ -327,7 +327,7 @@ async def test_a_unit_that_breaks_is_told_and_keeps_nothing_else_from_going_on(r
     outcome = (await row(runtime))["outcomes"]["devices"]
     assert (outcome["done"], outcome["reason"]) == (False, "unit_broke")
     assert "a cable" in outcome["message"]
-    running.loop._machine = Machine(observe=lambda: running.document)
+    running.loop._machine = Described(document=lambda: running.document)
     await on_node(running.round)
     assert (await row(runtime))["outcomes"]["devices"]["reason"] == "no_such_unit"
 
@@ -346,7 +346,7 @@ async def test_a_check_that_nobody_here_knows_passes_no_machine(
     await on_node(running.round)
     result = (await row(runtime))["acceptance"]["diag.nvml"]
     assert result == {"passed": False, "details": {"reason": "no_such_check"}}
-    monkeypatch.setattr("apportion.agent.acceptance._CHECKS", {"diag.nvml": lambda _: iter(())})
+    monkeypatch.setattr("apportion.agent.acceptance._CHECKS", {"diag.nvml": lambda *_: iter(())})
     await on_node(running.round)
     assert (await row(runtime))["acceptance"] == {
         "diag.nvml": {"passed": True, "details": {"wrong": []}}

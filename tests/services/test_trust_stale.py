@@ -1,23 +1,19 @@
 """Nodes that nobody hears of take nothing new, keep what is booked, and are told of everywhere."""
 
 import pytest
-from services_world import World, world_on
+from joined_node import Node
+from services_world import world_on
 
-from apportion.authority.service import Caller
-from apportion.nodes.schemas import EnrollRequest, JoinTokenCreate, NodeReport
 from apportion.nodes.service import (
     Watch,
-    enroll,
     get_node,
     list_gpus,
     list_nodes,
     revoke_node,
 )
-from apportion.nodes.service import create_join_token as new_token
-from apportion.partitions.service import get_spec, take_report
+from apportion.partitions.service import get_spec
 from apportion.pools.schemas import PoolUpdate
 from apportion.pools.service import update_pool
-from apportion.signatures import private_key, public_text
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -27,56 +23,6 @@ pytestmark = pytest.mark.anyio
 async def world(db):
     async with world_on(db) as world:
         yield world
-
-
-class Node:
-    """A node that has joined and reports, without a wire between."""
-
-    def __init__(self, world: World, name):
-        self.world, self.name, self.sequence = world, name, 0
-
-    async def join(self, pool):
-        issued = await new_token(
-            self.world.runtime, self.world.caller, pool.id, JoinTokenCreate(name="m")
-        )
-        key = private_key(self.name.encode().ljust(32, b"."))
-        request = {
-            "evidence": {"token": issued.token},
-            "public_key": public_text(key.public_key()),
-            "inventory": self.inventory(),
-        }
-        told = await enroll(self.world.runtime, None, EnrollRequest.model_validate(request))
-        self.id = told.node_id
-        self.caller = Caller(
-            "root",
-            self.id,
-            ancestors=("root",),
-            node_id=self.id,
-            node_key=key.public_key().public_bytes_raw(),
-        )
-        return self
-
-    def inventory(self, **changes):
-        document = inventory(
-            self.name, gpu("H100", 0, node=self.name, **changes), agent="apportion"
-        )
-        return document.model_dump(mode="json", by_alias=True)
-
-    async def report(self, **changes):
-        self.sequence += 1
-        spec = await get_spec(self.world.runtime, self.caller, self.id)
-        document = {
-            "sequence": self.sequence,
-            "observed_generation": spec.generation,
-            "converged": dict.fromkeys(spec.units, spec.generation),
-            "inventory": self.inventory(),
-            **changes,
-        }
-        report = NodeReport.model_validate(document)
-        return await take_report(self.world.runtime, self.caller, self.id, report)
-
-    async def view(self):
-        return await get_node(self.world.runtime, self.world.caller, self.id)
 
 
 @pytest.fixture
@@ -299,6 +245,7 @@ async def test_what_keeps_a_unit_from_being_done_stands_on_the_node(world, pool)
         "reason": "device_missing",
         "message": "no such instance",
         "objects": ["GPU-m3-0"],
+        "mismatches": [],
     }
     await node.report(converged={}, outcomes={"devices": outcome})
     view = await node.view()

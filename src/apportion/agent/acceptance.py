@@ -1,18 +1,23 @@
 """Acceptance checks: what a machine has to pass before it takes work, by their names in the policy.
 
 A check judges the inventory document, so that what it says can be told from what the server knows.
+Packages add checks as entry points of the group ``apportion.acceptance``, on nodes and servers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from apportion import plugins
 from apportion.errors import InvalidInputError
 from apportion.geometry import find_board
 
 Document = Mapping[str, Any]
-Check = Callable[[Document], Iterator[str]]
-"""Gives what is wrong, a sentence each; a check that gives nothing is passed."""
+Check = Callable[[Document, Mapping[str, Any]], Iterable[str]]
+"""Gives what is wrong, a sentence each; a check that gives nothing is passed.
+
+It is given the document, and its step in the policy: ``kind``, and parameters of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +34,19 @@ def register_check(name: str, check: Check) -> None:
     _CHECKS[name] = check
 
 
-def run_check(name: str, document: Document) -> Result:
-    """Run a check; InvalidInputError for one that this agent does not have."""
-    check = _CHECKS.get(name)
+def run_check(name: str, document: Document, step: Mapping[str, Any] | None = None) -> Result:
+    """Run a check, by its step in the policy; InvalidInputError for one that is not here."""
+    check: Check | None = _CHECKS.get(name) or plugins.load(plugins.ACCEPTANCE, name)
     if check is None:
+        known = _CHECKS.keys() | plugins.names(plugins.ACCEPTANCE)
         raise InvalidInputError(
-            "no such check", field="check", given=name, allowed=", ".join(sorted(_CHECKS))
+            "no such check", field="check", given=name, allowed=", ".join(sorted(known))
         )
-    details = tuple(check(document))
+    details = tuple(check(document, step or {"kind": name}))
     return Result(check=name, passed=not details, details=details)
 
 
-def _nvml(document: Document) -> Iterator[str]:
+def _nvml(document: Document, _step: Mapping[str, Any]) -> Iterator[str]:
     """Judge that every GPU answers, with the memory and profiles it should have, in good health."""
     yield from document.get("problems", ())
     if document.get("driver") is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT_VARIABLE: Final = "APPORTION_HOST_ROOT"
-_HUGE: Final = {"2Mi": "hugepages-2048kB", "1Gi": "hugepages-1048576kB"}
+HUGEPAGE_FOLDERS: Final = {"2Mi": "hugepages-2048kB", "1Gi": "hugepages-1048576kB"}
 _BUS: Final = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 
 
@@ -33,11 +33,11 @@ def host_root() -> Path:
 def read_host(root: Path) -> Host:
     """Read what the machine has; OSError where the kernel does not say."""
     return Host(
-        logical_cpus=_count((root / "sys/devices/system/cpu/online").read_text()),
+        logical_cpus=len(cpu_numbers((root / "sys/devices/system/cpu/online").read_text())),
         memory_mib=_total_memory((root / "proc/meminfo").read_text()) // 1024,
         hugepages={
             size: _number(root / f"sys/kernel/mm/hugepages/{folder}/nr_hugepages")
-            for size, folder in _HUGE.items()
+            for size, folder in HUGEPAGE_FOLDERS.items()
         },
         boot_id=(root / "proc/sys/kernel/random/boot_id").read_text().strip(),
     )
@@ -68,13 +68,13 @@ def _kernel_address(pci_address: str) -> str:
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def _count(ranges: str) -> int:
-    """Count the processors in `0-3,8`."""
-    total = 0
-    for part in ranges.strip().split(","):
+def cpu_numbers(ranges: str) -> frozenset[int]:
+    """Return the numbers of the processors in `0-3,8`; none in an empty text."""
+    numbers: set[int] = set()
+    for part in filter(None, ranges.strip().split(",")):
         first, _, last = part.partition("-")
-        total += int(last or first) - int(first) + 1
-    return total
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
 
 
 def _total_memory(meminfo: str) -> int:

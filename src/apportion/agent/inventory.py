@@ -37,6 +37,11 @@ Links = Mapping[str, tuple[Link, ...]]
 _Document = dict[str, Any]
 
 
+def nobody_made(_gpu: str, _instance: GpuInstance) -> Made | None:
+    """Tell of every instance that somebody else made it."""
+    return None
+
+
 def inventory(
     driver: Driver | None,
     remembered: Remembered,
@@ -45,7 +50,7 @@ def inventory(
     node: str,
     agent: str | None = None,
     problem: str | None = None,
-    made: Makers = lambda _gpu, _instance: None,
+    made: Makers = nobody_made,
 ) -> _Document:
     """Return the document of the node of that name. OSError where the kernel does not answer.
 

@@ -40,12 +40,32 @@ class Tells(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What the loop looks at and acts on: the inventory document, and the units."""
+class Machine(Protocol):
+    """What the loop looks at and acts on."""
 
-    observe: Callable[[], Mapping[str, Any]]
-    units: Sequence[Unit] = ()
+    def observe(self) -> Mapping[str, Any]:
+        """Return the inventory document, as of now."""
+        ...
+
+    def units(self) -> Sequence[Unit]:
+        """Return the units that this round can make, or say why they cannot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A machine that somebody else describes; with units, somebody acts on it all the same."""
+
+    document: Callable[[], Mapping[str, Any]]
+    acting: Sequence[Unit] = ()
+
+    def observe(self) -> Mapping[str, Any]:
+        """Return the inventory document, as of now."""
+        return self.document()
+
+    def units(self) -> Sequence[Unit]:
+        """Return the units."""
+        return self.acting
 
 
 class Loop:
@@ -78,9 +98,9 @@ class Loop:
             self._attempt("read spec", self._read_spec)
         if self.spec is None:
             return INTERVAL_SECONDS
-        spec = self.spec
-        outcomes = self._converge(spec)
-        self._attempt("report", lambda: self._report(spec, outcomes))
+        spec, units = self.spec, self._machine.units()
+        outcomes = _converge(spec, units, self._now)
+        self._attempt("report", lambda: self._report(spec, units, outcomes))
         if self._behind:
             self._attempt("read spec", self._read_spec)
         if self.spec != spec:
@@ -101,22 +121,12 @@ class Loop:
             return None if content is None else NodeSpec.model_validate_json(content)
         return None
 
-    def _converge(self, spec: NodeSpec) -> dict[str, Outcome]:
-        """Let each unit take its next steps; one that nobody here knows cannot be done."""
-        known = {unit.name: unit for unit in self._machine.units}
-        outcomes = {
-            name: _converged(unit, spec.units.get(name), self._now())
-            for name, unit in known.items()
-        }
-        for name in spec.units.keys() - known.keys():
-            message = f"nothing on this node can make the unit {name}"
-            outcomes[name] = Outcome(done=False, reason="no_such_unit", message=message)
-        return outcomes
-
-    def _report(self, spec: NodeSpec, outcomes: Mapping[str, Outcome]) -> None:
+    def _report(
+        self, spec: NodeSpec, units: Sequence[Unit], outcomes: Mapping[str, Outcome]
+    ) -> None:
         document = self._machine.observe()
         facts: dict[str, Any] = {}
-        for unit in self._machine.units:
+        for unit in units:
             if isinstance(unit, Tells):
                 facts |= unit.facts()
         self._uplink.add(
@@ -128,10 +138,12 @@ class Loop:
                     for name, outcome in outcomes.items()
                     if outcome.done and name in spec.units
                 },
-                "outcomes": {name: asdict(outcome) for name, outcome in outcomes.items()},
-                "acceptance": {
-                    step["kind"]: _checked(step["kind"], document) for step in spec.acceptance
+                "outcomes": {
+                    name: asdict(outcome)
+                    for name, outcome in outcomes.items()
+                    if name in spec.units or not outcome.done
                 },
+                "acceptance": {step["kind"]: _checked(step, document) for step in spec.acceptance},
                 "inventory": dict(document),
             }
         )
@@ -154,6 +166,17 @@ class Loop:
         return False
 
 
+def _converge(
+    spec: NodeSpec, units: Sequence[Unit], now: Callable[[], datetime]
+) -> dict[str, Outcome]:
+    """Let each unit take its next steps; one that nobody here knows cannot be done."""
+    outcomes = {unit.name: _converged(unit, spec.units.get(unit.name), now()) for unit in units}
+    for name in spec.units.keys() - outcomes.keys():
+        message = f"nothing on this node can make the unit {name}"
+        outcomes[name] = Outcome(done=False, reason="no_such_unit", message=message)
+    return outcomes
+
+
 def _converged(unit: Unit, wanted: Mapping[str, Any] | None, now: datetime) -> Outcome:
     try:
         return unit.converge(wanted, now)
@@ -164,10 +187,11 @@ def _converged(unit: Unit, wanted: Mapping[str, Any] | None, now: datetime) -> O
         return Outcome(done=False, reason="unit_broke", message=message)
 
 
-def _checked(kind: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _checked(step: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Run a check that a new machine must pass, for as long as the spec asks for it."""
+    kind = step["kind"]
     try:
-        result = run_check(kind, document)
+        result = run_check(kind, document, step)
     except InvalidInputError:
         return {"passed": False, "details": {"reason": "no_such_check"}}
     except Exception as error:  # noqa: BLE001 - a fault of ours, which passes for no machine

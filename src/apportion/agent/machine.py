@@ -1,111 +1,132 @@
 """This machine put together for the loop: what observes it, and the units that it has.
 
-A unit that the agent is to have is added here.
+A unit that the agent is to have is added here, or in `driven` where it needs the driver.
 """
 
 import json
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
-from apportion.agent.devices.unit import Devices
+import structlog
+
+from apportion.agent.driven import Driven, Places, open_driven
 from apportion.agent.files import make_private
 from apportion.agent.host import host_root, read_host
-from apportion.agent.inventory import Made, inventory
+from apportion.agent.hosting import GPU_UNIT, host_units
+from apportion.agent.inventory import inventory, nobody_made
 from apportion.agent.looking import GPUS_FILE, host_name
-from apportion.agent.loop import Machine
-from apportion.agent.mig.journal import Journal
-from apportion.agent.mig.unit import MigLayout
-from apportion.agent.nvml import Driver, DriverError, GpuInstance, open_driver
+from apportion.agent.loop import Described, Machine
+from apportion.agent.nvml import DriverError
 from apportion.agent.remembered import Remembered
-from apportion.agent.sharing.driver import SharingDriver
-from apportion.agent.sharing.gpu import Tools
-from apportion.agent.sharing.journal import Journal as SharingJournal
-from apportion.agent.sharing.unit import SharingUnit
-from apportion.agent.watching import take_in_errors
+from apportion.agent.units import Outcome, Unit, Wanted
 from apportion.errors import UnavailableError
 
 AGENT: Final = "apportion"
-_MIG_JOURNAL: Final = "mig.json"
-_SHARING_JOURNAL: Final = "sharing"
+_DRIVEN_UNITS: Final = (GPU_UNIT, "mig-layout", "gpu-sharing", "devices")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where this machine's agent keeps things: its own state, and where runtimes look for CDI."""
-
-    state: Path
-    cdi_dir: Path
+_log: Final = structlog.get_logger()
 
 
 @contextmanager
 def machine(
     places: Places, node: str | None, document: Path | None, now: Callable[[], datetime]
 ) -> Generator[Machine]:
-    """Give this machine, with its driver open where it has one.
+    """Give this machine, with its driver open where and while it has one.
 
     With ``document`` something else says what there is, in a file that is read anew each time, and
     there is nothing here to act on.
     """
     make_private(places.state)
-    name = node or host_name()
     if document is not None:
-        yield Machine(observe=lambda: read_inventory(document))
+        yield Described(document=lambda: read_inventory(document))
         return
-    with ExitStack() as stack:
-        try:
-            driver = stack.enter_context(open_driver())
-        except DriverError as error:
-            yield _without_driver(places.state, name, error.message)
-        else:
-            yield _with_driver(driver, places, name, now)
+    this = ThisMachine(places, node or host_name(), now)
+    try:
+        yield this
+    finally:
+        this.close()
 
 
-def _with_driver(driver: Driver, places: Places, node: str, now: Callable[[], datetime]) -> Machine:
-    root, state = host_root(), places.state
-    boot_id = read_host(root).boot_id
-    remembered = Remembered(state / GPUS_FILE, boot_id)
-    watch = driver.watch()
-    cut = Journal(state / _MIG_JOURNAL, boot_id)
-    sharing = SharingUnit(
-        Tools(
-            driver=SharingDriver(driver),
-            journal=SharingJournal(state / _SHARING_JOURNAL),
-            state=state,
-            boot_id=boot_id,
+class ThisMachine:
+    """The machine that the agent runs on. Its driver may come after the agent, go, and come back.
+
+    All that units have to remember lies on disk: with the next driver they are made anew.
+    """
+
+    def __init__(self, places: Places, node: str, now: Callable[[], datetime]) -> None:
+        """Look for a driver; OSError where the kernel does not say which boot this is."""
+        self._places = places
+        self._node = node
+        self._now = now
+        self._root = host_root()
+        self._remembered = Remembered(places.state / GPUS_FILE, read_host(self._root).boot_id)
+        self._units = host_units(self._root, node)
+        self._problem: str | None = None
+        self._driven: Driven | None = None
+        self._look_for_driver()
+
+    def units(self) -> Sequence[Unit]:
+        """Return the units of the host, and those of its GPUs, as far as there is a driver."""
+        self._look_for_driver()
+        if self._driven is not None:
+            return [*self._units, *self._driven.units]
+        problem = self._problem or ""
+        return [*self._units, *(_NoDriver(name, problem) for name in _DRIVEN_UNITS)]
+
+    def observe(self) -> Mapping[str, Any]:
+        """Return the inventory document, as of now."""
+        if self._driven is not None:
+            self._driven.listen(self._remembered, self._now())
+        return inventory(
+            None if self._driven is None else self._driven.driver,
+            self._remembered,
+            self._root,
+            node=self._node,
+            agent=AGENT,
+            problem=self._problem,
+            made=nobody_made if self._driven is None else self._driven.made,
         )
-    )
-    devices = Devices(
-        driver,
-        state=state,
-        cdi_dir=places.cdi_dir,
-        root=root,
-        shared_by=sharing.mode_of,
-        made_for=cut.made_for,
-    )
 
-    def made(_gpu: str, instance: GpuInstance) -> Made | None:
-        entry = next(filter(None, (cut.find(each.uuid) for each in instance.computes)), None)
-        return None if entry is None else Made(allocation_id=entry.allocation_id)
+    def close(self) -> None:
+        """Let go of the driver, if there is one."""
+        if self._driven is not None:
+            self._driven.close()
+            self._driven = None
 
-    def observe() -> Mapping[str, Any]:
-        take_in_errors(watch, driver, remembered, now())
-        return inventory(driver, remembered, root, node=node, agent=AGENT, made=made)
+    def _look_for_driver(self) -> None:
+        """Open a driver that has come, and let go of one that has gone."""
+        if self._driven is not None:
+            why = self._driven.why_gone()
+            if why is None:
+                return
+            _log.warning("driver gone", reason=why)
+            self.close()
+        try:
+            self._driven = open_driven(self._places, self._root)
+        except DriverError as error:
+            if self._problem != error.message:
+                _log.warning("no driver", reason=error.message)
+            self._problem = error.message
+        else:
+            self._problem = None
 
-    # What is over goes before what is cut and shared anew, and what begins after it: a round that
-    # changes anything is followed by another at once.
-    return Machine(observe=observe, units=[MigLayout(driver, cut, devices.holds), sharing, devices])
 
+@dataclass(frozen=True, slots=True)
+class _NoDriver:
+    """A unit that nobody can make while the machine has no driver."""
 
-def _without_driver(state: Path, node: str, problem: str) -> Machine:
-    root = host_root()
-    remembered = Remembered(state / GPUS_FILE, read_host(root).boot_id)
-    return Machine(
-        observe=lambda: inventory(None, remembered, root, node=node, agent=AGENT, problem=problem)
-    )
+    name: str
+    problem: str
+
+    def converge(self, wanted: Wanted | None, now: datetime) -> Outcome:  # noqa: ARG002 - the contract of units
+        """Do nothing, and say why."""
+        if wanted is None:
+            return Outcome(done=True)
+        return Outcome(done=False, reason="no_driver", message=self.problem)
 
 
 def read_inventory(path: Path) -> Mapping[str, Any]:

@@ -15,17 +15,32 @@ Wanted = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """One field of the host that is not as wanted; ``found`` is None where nobody can tell.
+
+    ``object`` is what it is a field of, such as a GPU, where the machine has several.
+    """
+
+    field: str
+    wanted: str
+    found: str | None
+    object: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How far a unit came: ``done`` where the node is what was wanted.
 
     Else ``reason`` is a code that scripts can rely on, ``objects`` are what it is about (GPUs,
-    instances, allocations), and ``message`` says it to people.
+    instances, allocations), ``mismatches`` what is otherwise than wanted, field by field, and
+    ``message`` says it to people.
     """
 
     done: bool
     reason: str | None = None
     message: str = ""
     objects: tuple[str, ...] = ()
+    mismatches: tuple[Mismatch, ...] = ()
 
 
 class Unit(Protocol):

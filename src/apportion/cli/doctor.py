@@ -129,6 +129,22 @@ def _nodes(client: "Client") -> Iterator[Finding]:
         )
 
 
+def _hosts(client: "Client") -> Iterator[Finding]:
+    """Report nodes whose host is otherwise than their pool asks, by the unit's reason."""
+    hosts: dict[str, list[str]] = {}
+    for node in client.list_nodes(limit=_PAGE).all():
+        for outcome in node.outcomes.values():
+            if outcome.get("mismatches"):
+                hosts.setdefault(str(outcome["reason"]), []).append(node.name)
+    for reason, names in hosts.items():
+        yield Finding(
+            check="nodes.host",
+            result="wrong",
+            text=f"{len(names):,} are not as their pool asks, {reason}: {_some(names)}",
+            hint="See `apportion node show NODE`: what is compared alone, somebody has to set up",
+        )
+
+
 def _overruns(client: "Client") -> Iterator[Finding]:
     """Report nodes with devices that past holders have not let go of."""
     nodes = client.list_nodes(limit=_PAGE).all()
@@ -227,6 +243,7 @@ _CHECKS: Final = (
     _database,
     _token,
     _nodes,
+    _hosts,
     _overruns,
     _gpus,
     _layouts,

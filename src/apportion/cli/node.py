@@ -10,6 +10,7 @@ from apportion.cli import node_join
 from apportion.cli.connection import PoolNames, add_server_arguments, connect, find_pool, naming
 from apportion.cli.documents import read_json
 from apportion.cli.listing import add_list_arguments, data_of, print_list
+from apportion.cli.node_text import said_lines
 from apportion.cli.output import print_data, table
 from apportion.cli.showing import fact_lines, next_lines, print_view
 from apportion.cli.times import both_zones, short_time
@@ -202,9 +203,10 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
         "reported": both_zones(node.observed_at or node.inventory_at),
         "takes work": None if node.reason is None else f"no: {node.reason['message']}",
         "stale since": None if node.stale_since is None else both_zones(node.stale_since),
+        "accepted": None if node.accepted_at is None else both_zones(node.accepted_at),
         "key": _key_text(node),
     }
-    lines = [*fact_lines(node.name, facts), ""]
+    lines = [*fact_lines(node.name, facts), "", *said_lines(node)]
     host = [(each.resource, each.total, each.ratio, each.capacity) for each in node.resources]
     if host:
         lines += [table(("host", "total", "overcommit", "bookable"), host), ""]

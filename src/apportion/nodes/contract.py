@@ -20,6 +20,7 @@ from apportion.nodes.assignments import assigned_to, gpus_there, note_devices, n
 from apportion.nodes.awaiting import has_passed
 from apportion.nodes.cuts import cut_in_force, takes_cut, why_not_cut_so
 from apportion.nodes.devices import OVER, Assigned
+from apportion.nodes.host_units import COMPARED
 from apportion.nodes.inventory import derive_again, take_in
 from apportion.nodes.reports import digest_of, tell
 from apportion.nodes.schemas import NodeReport, NodeSpec
@@ -121,7 +122,8 @@ def _is_done(
 ) -> bool:
     """Tell whether a node is what its spec asked for, by its own word and by what it has."""
     observed = report.observed_generation
-    if any(report.converged.get(unit) != observed for unit in units_of(pool, node, (), assigned)):
+    needed = units_of(pool, node, (), assigned).keys() - COMPARED
+    if any(report.converged.get(unit) != observed for unit in needed):
         return False
     if not takes_cut(pool, node):
         return True

@@ -55,7 +55,8 @@ SET agent = coalesce(%(agent)s, agent, 'unnamed'),
     converged_at = CASE WHEN %(done)s THEN coalesce(converged_at, %(now)s) ELSE converged_at END,
     report_digest = %(digest)s,
     outcomes = %(outcomes)s,
-    acceptance = %(acceptance)s,
+    -- What let it in stays on record: once it has, its spec asks for no check any more.
+    acceptance = CASE WHEN accepted_at IS NULL THEN %(acceptance)s ELSE acceptance END,
     accepted_at = CASE WHEN %(passed)s THEN coalesce(accepted_at, %(now)s) ELSE accepted_at END,
     stale_since = NULL
 WHERE id = %(id)s;

@@ -1,12 +1,13 @@
 """What a report leaves behind, and the short way of one that says what the last one said."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from apportion.authority.service import Caller
 from apportion.events.service import Event, append
+from apportion.nodes.host_units import differing
 from apportion.nodes.schemas import NodeReport
 from apportion.pools.service import PoolRecord
 from apportion.quantities.windows import format_instant
@@ -80,6 +81,7 @@ async def tell(
             )
         elif results != node["acceptance"] and results:
             told.append(Event("node.not_accepted", pool.tenant_id, node["uid"], facts | checks))
+    told += _of_host(facts, pool, node, report)
     await append(connection, caller, runtime.now(), told)
 
 
@@ -94,3 +96,16 @@ def returned(pool: PoolRecord, node_id: str, name: str, since: datetime) -> Even
         before=before,
         after={"stale_since": None},
     )
+
+
+def _of_host(
+    facts: Mapping[str, object], pool: PoolRecord, node: Mapping[str, Any], report: NodeReport
+) -> Iterator[Event]:
+    """Tell where a host begins to differ from what its pool asks, differs otherwise, or no more."""
+    outcomes = {name: each.model_dump() for name, each in report.outcomes.items()}
+    before, after = differing(node["outcomes"]), differing(outcomes)
+    if after and before != after:
+        data = {**facts, "units": after}
+        yield Event("node.host_differs", pool.tenant_id, node["uid"], data)
+    if before and not after:
+        yield Event("node.host_agrees", pool.tenant_id, node["uid"], facts)

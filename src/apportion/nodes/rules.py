@@ -10,6 +10,7 @@ from typing import Any, Final
 from apportion.authority.service import Caller
 from apportion.errors import ApportionError, InvalidInputError, InvalidStateError
 from apportion.geometry import board_by_key, parse_device_name, parse_layout
+from apportion.nodes.host_units import host_units
 from apportion.nodes.inventory import compute_again, derive_again
 from apportion.pools.policy import DYNAMIC, PoolPolicy, read_stored
 from apportion.pools.service import (
@@ -49,7 +50,7 @@ async def follow_change(
     if change.pool_id is None or before is None:
         return
     was, will = read_stored(before.policy), read_stored(change.policy)
-    if (was.report_interval, was.acceptance) != (will.report_interval, will.acceptance):
+    if _told_to_nodes(was) != _told_to_nodes(will):
         await connection.execute(_QUERIES["raise_specs"], {"pool_id": change.pool_id})
     renamed = before.gpu_model != change.gpu_model
     if not renamed and _given_by_hosts(was) == _given_by_hosts(will):
@@ -64,6 +65,11 @@ async def follow_change(
             raise problem
         await derive_again(connection, pool, nodes, now)
     await compute_again(connection, pool, nodes, now)
+
+
+def _told_to_nodes(policy: PoolPolicy) -> object:
+    """Return all of a policy that stands in specs as it is; cuts have a gate of their own."""
+    return policy.report_interval, policy.acceptance, host_units(policy)
 
 
 def _given_by_hosts(policy: PoolPolicy) -> object:

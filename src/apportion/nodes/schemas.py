@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, PlainSerializer
 
 from apportion.doors.schemas import IdempotencyKey, Name, Schema, Text, View
+from apportion.nodes.outcomes import UnitName, UnitOutcome
 
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 MemoryMib = Annotated[int, Field(strict=True, ge=1, le=2**40)]
@@ -210,7 +211,8 @@ class NodeSpec(View):
 
     ``mig-layout`` has the layout's name, how far its mode may be changed, and where instances are
     made on demand those of each GPU; ``gpu-sharing`` the mode and the slots or shares of each GPU;
-    ``devices`` what is to be handed out. ``generation`` rises whenever any of it changes.
+    ``devices`` what is to be handed out; the others what the pool's policy says of its hosts.
+    ``generation`` rises whenever any of it changes.
     """
 
     node_id: str
@@ -218,15 +220,6 @@ class NodeSpec(View):
     units: dict[str, dict[str, Any]]
     report_every_seconds: int = 10
     acceptance: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
-
-
-class UnitOutcome(Schema):
-    """How far a unit came: ``reason`` is a code, ``objects`` are what it is about."""
-
-    done: Flag
-    reason: Text | None = None
-    message: Annotated[str, Field(max_length=1000)] = ""
-    objects: list[Text] = Field(max_length=64, default_factory=list[str])
 
 
 class CheckResult(Schema):
@@ -262,8 +255,10 @@ class NodeReport(Schema):
 
     sequence: Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
     observed_generation: Generation
-    converged: dict[Name, Generation] = Field(max_length=32, default_factory=dict[str, int])
-    outcomes: dict[Name, UnitOutcome] = Field(max_length=32, default_factory=dict[str, UnitOutcome])
+    converged: dict[UnitName, Generation] = Field(max_length=32, default_factory=dict[str, int])
+    outcomes: dict[UnitName, UnitOutcome] = Field(
+        max_length=32, default_factory=dict[str, UnitOutcome]
+    )
     acceptance: dict[Name, CheckResult] = Field(
         max_length=32, default_factory=dict[str, CheckResult]
     )

@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from apportion.nodes.cuts import Cut, cut_in_force, takes_cut
 from apportion.nodes.devices import DEVICES_UNIT, Assigned, as_asked
+from apportion.nodes.host_units import Units, host_units
 from apportion.pools.policy import DYNAMIC, mps_units
 from apportion.pools.service import PoolRecord
 
 MIG_UNIT: Final = "mig-layout"
 SHARING_UNIT: Final = "gpu-sharing"
-
-Units = dict[str, dict[str, Any]]
 
 
 def units_of(
@@ -25,6 +24,7 @@ def units_of(
     units = _cut(pool, node, gpus, assigned)
     if pool.agent != "none" and node["agent"] is not None:
         units[DEVICES_UNIT] = {"assignments": [as_asked(each) for each in assigned]}
+        units |= host_units(pool.policy)
     return units
 
 

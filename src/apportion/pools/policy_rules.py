@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from apportion import plugins
 from apportion.errors import ApportionError, InvalidInputError, InvalidStateError
 from apportion.geometry import Board, boards, parse_layout
 from apportion.pools.policy_fields import PoolPolicy, WindowRule
@@ -15,6 +16,8 @@ DYNAMIC: Final = "dynamic"
 
 _ACCEPTANCE: Final = {"diag.nvml"}
 _ATTESTORS: Final = {"join-token"}
+_COMPUTE_MODES: Final = {"mps": "exclusiveProcess", "timeslice": "default", "mig": "default"}
+"""The one compute mode that a GPU can have where it is shared so."""
 
 
 def register_acceptance(kind: str) -> None:
@@ -36,6 +39,7 @@ def policy_problems(
         *found,
         *split_problems(policy, sharing),
         *_acceptance_problems(read),
+        *_compute_mode_problems(read, sharing),
         *_attestor_problems(read),
         *_window_problems(read.window),
         *_layout_problems(read.mig_layout, sharing, gpu_model),
@@ -45,14 +49,32 @@ def policy_problems(
 
 
 def _acceptance_problems(policy: PoolPolicy) -> Iterator[ApportionError]:
+    known = _ACCEPTANCE | plugins.names(plugins.ACCEPTANCE)
     for at, step in enumerate(policy.acceptance):
-        if step.kind not in _ACCEPTANCE:
-            yield InvalidInputError(
-                "no such check",
-                field=f"policy.acceptance[{at}].kind",
-                given=step.kind,
-                allowed=", ".join(sorted(_ACCEPTANCE)),
-            )
+        if step.kind not in known:
+            words = "no such check"
+        elif step.kind in [each.kind for each in policy.acceptance[:at]]:
+            words = "stands there already, and a node has one result for each"
+        else:
+            continue
+        yield InvalidInputError(
+            words,
+            field=f"policy.acceptance[{at}].kind",
+            given=step.kind,
+            allowed=", ".join(sorted(known)),
+        )
+
+
+def _compute_mode_problems(policy: PoolPolicy, sharing: str) -> Iterator[ApportionError]:
+    """Tell where GPUs cannot be shared in the compute mode that hosts are to have."""
+    mode, only = policy.gpu.compute_mode, _COMPUTE_MODES.get(sharing)
+    if mode is not None and only not in (None, mode):
+        yield InvalidInputError(
+            f"{sharing} pools share their GPUs in another mode",
+            field="policy.gpu.computeMode",
+            given=mode,
+            allowed=f"{only}, or left out",
+        )
 
 
 def _attestor_problems(policy: PoolPolicy) -> Iterator[ApportionError]:

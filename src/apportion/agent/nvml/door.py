@@ -108,7 +108,7 @@ class Driver:
     def memory_health(self, gpu: str) -> MemoryHealth:
         """Return how a GPU's memory is."""
         handle = self._handle(gpu)
-        mode = optional("nvmlDeviceGetEccMode", handle)
+        mode = self.ecc_mode(gpu)
         rows = optional("nvmlDeviceGetRemappedRows", handle)
         return MemoryHealth(
             ecc=bool(mode and mode[0]),
@@ -118,6 +118,21 @@ class Driver:
             or bool(rows and rows[2]),
             remap_failed=bool(rows and rows[3]),
         )
+
+    def ecc_mode(self, gpu: str) -> tuple[bool, bool] | None:
+        """Return whether memory corrects errors now, and after the next reset; None: it cannot."""
+        modes = optional("nvmlDeviceGetEccMode", self._handle(gpu))
+        return None if modes is None else (bool(modes[0]), bool(modes[1]))
+
+    def persistence_mode(self, gpu: str) -> bool | None:
+        """Return whether the driver stays loaded where nobody uses the GPU; None: it cannot."""
+        mode = optional("nvmlDeviceGetPersistenceMode", self._handle(gpu))
+        return None if mode is None else bool(mode)
+
+    def power_limit_milliwatts(self, gpu: str) -> int | None:
+        """Return the power limit that is set for a GPU; None where it has none."""
+        limit = optional("nvmlDeviceGetPowerManagementLimit", self._handle(gpu))
+        return None if limit is None else int(limit)
 
     def recovery(self, gpu: str) -> str | None:
         """Return what a GPU has to go through before it can be used, such as ``gpu_reset``.

@@ -6,6 +6,7 @@ from typing import Final
 from apportion.testing.nvml import layout
 from apportion.testing.nvml.machines import MachineKind
 
+KERNEL: Final = "6.1.0-simulated"
 _CAPABILITIES_MAJOR: Final = 237
 _GI_PER_GPU: Final = 15
 _CI_PER_GI: Final = 8
@@ -20,10 +21,26 @@ def write_host(root: Path, kind: MachineKind, machine: layout.Machine) -> None:
         _write(root / f"sys/devices/system/node/node{node}/cpulist", cpus)
     _write(root / "proc/meminfo", f"MemTotal:       {kind.memory_mib * 1024} kB\n")
     for size in ("2048kB", "1048576kB"):
-        _write(root / f"sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages", "0\n")
+        for count in ("nr_hugepages", "free_hugepages", "resv_hugepages"):
+            _write(root / f"sys/kernel/mm/hugepages/hugepages-{size}/{count}", "0\n")
+    _write_set_up(root, kind)
     for number, gpu in enumerate(machine.gpus[: machine.gpu_count]):
         _write_pci(root, number, gpu)
     write_boot(root, machine)
+
+
+def _write_set_up(root: Path, kind: MachineKind) -> None:
+    """Write how the host is set up: two threads a core, no processor set apart, no IOMMU."""
+    cpus = root / "sys/devices/system/cpu"
+    _write(cpus / "isolated", "\n")
+    _write(cpus / "smt/active", "1\n")
+    for node in range(kind.numa_nodes):  # the processors of one go at one speed
+        first = node * kind.logical_cpus // kind.numa_nodes
+        _write(cpus / f"cpufreq/policy{first}/scaling_governor", "performance\n")
+    (root / "sys/class/iommu").mkdir(parents=True, exist_ok=True)
+    (root / "sys/module").mkdir(parents=True, exist_ok=True)
+    _write(root / "proc/sys/kernel/osrelease", f"{KERNEL}\n")
+    _write(root / f"lib/modules/{KERNEL}/modules.builtin", "kernel/fs/ext4/ext4.ko\n")
 
 
 def _write_pci(root: Path, number: int, gpu: layout.Gpu) -> None:

@@ -12,6 +12,7 @@ DRIVER_VERSION: Final = "580.95.05"
 _CUDA_VERSION: Final = 13000
 _VENDOR: Final = 0x10DE
 _RESERVED_MIB: Final = 512
+_POWER_LIMIT_MW: Final = 400_000
 _SWITCH = 2
 
 _A100_40: Final = Model(
@@ -112,7 +113,8 @@ def _fill_gpu(gpu: layout.Gpu, kind: MachineKind, name: str, at: int, model: Mod
     gpu.numa_node = at * kind.numa_nodes // len(kind.models)
     gpu.memory_mib = model.memory_mib
     gpu.reserved_mib = _RESERVED_MIB
-    gpu.ecc = gpu.ecc_pending = 1
+    gpu.persistence = gpu.ecc = gpu.ecc_pending = 1
+    gpu.power_limit_mw = _POWER_LIMIT_MW
     gpu.link_count = kind.links
     for link in range(kind.links):
         if kind.switches:

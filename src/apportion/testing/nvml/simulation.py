@@ -188,6 +188,18 @@ class Simulation:
             machine.gpus[gpu].lost = 1
             _tell(machine, _XID, gpu, _FALLEN_OFF)
 
+    def unload_driver(self) -> None:
+        """Let the driver go, also for those who have it open. Its instances go with it."""
+        with self.change() as machine:
+            machine.driver_gone = 1
+            for gpu in machine.gpus[: machine.gpu_count]:
+                _reset(gpu)
+
+    def load_driver(self) -> None:
+        """Let the driver come back, for who opens it anew or has had it open."""
+        with self.change() as machine:
+            machine.driver_gone = 0
+
     def hold(
         self,
         gpu: int,

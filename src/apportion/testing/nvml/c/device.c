@@ -52,7 +52,7 @@ FACT(nvmlDeviceGetIndex, unsigned int, found.number)
 FACT(nvmlDeviceGetMinorNumber, unsigned int, found.gpu->minor)
 FACT(nvmlDeviceGetBrand, nvmlBrandType_t, NVML_BRAND_NVIDIA)
 FACT(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, found.board->architecture)
-FACT(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, NVML_FEATURE_ENABLED)
+FACT(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, (nvmlEnableState_t)found.gpu->persistence)
 FACT(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, found.board->mode_needs_reset ? 4 : 5)
 FACT(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, found.board->mode_needs_reset ? 4 : 5)
 FACT(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16)
@@ -170,4 +170,16 @@ API nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t
          NVML_ERROR_NOT_SUPPORTED);
     *compute_mode_of(&found) = (uint32_t)mode;
     return keep(&call);
+}
+
+API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *milliwatts)
+{
+    struct found found;
+
+    BEGIN(device, READS);
+    TRY(find_gpu(&call, device, &found));
+    NEED(milliwatts != NULL, NVML_ERROR_INVALID_ARGUMENT);
+    NEED(found.gpu->power_limit_mw, NVML_ERROR_NOT_SUPPORTED);
+    *milliwatts = found.gpu->power_limit_mw;
+    return NVML_SUCCESS;
 }

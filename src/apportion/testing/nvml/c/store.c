@@ -54,8 +54,10 @@ API nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     (void)flags;
     pthread_mutex_lock(&mutex);
     if (initialised == 0) opened = open_file();
+    if (opened == NVML_SUCCESS && file->images[file->current].driver_gone)
+        opened = NVML_ERROR_DRIVER_NOT_LOADED;
     if (opened == NVML_SUCCESS) initialised++;
-    else close_file();
+    else if (initialised == 0) close_file();
     pthread_mutex_unlock(&mutex);
     return opened;
 }
@@ -131,6 +133,7 @@ nvmlReturn_t call_begin(struct call *call, const char *function, uint32_t gpu, e
         TRY(lock(call));
     }
     if (call->fault.result != NVML_SUCCESS) return (nvmlReturn_t)call->fault.result;
+    NEED(!file->images[file->current].driver_gone, NVML_ERROR_DRIVER_NOT_LOADED);
     call->file = file;
     call->writes = access == WRITES;
     call->now = &file->images[file->current];
