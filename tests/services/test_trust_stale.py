@@ -4,6 +4,7 @@ import pytest
 from joined_node import Node
 from services_world import world_on
 
+from apportion.nodes.schemas import NodeReport
 from apportion.nodes.service import (
     Watch,
     get_node,
@@ -11,7 +12,7 @@ from apportion.nodes.service import (
     list_nodes,
     revoke_node,
 )
-from apportion.partitions.service import get_spec
+from apportion.partitions.service import get_spec, take_report
 from apportion.pools.schemas import PoolUpdate
 from apportion.pools.service import update_pool
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of

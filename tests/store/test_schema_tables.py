@@ -144,6 +144,7 @@ BROKEN = {
         ({**NODE_2, "public_key": None}, "nodes_enrolled_whole"),
         ({**NODE_2, "attestor": None}, "nodes_enrolled_whole"),
         ({**NODE_2, "pinned_layout": ""}, "nodes_pinned_to_something"),
+        ({**NODE_2, "own_layout": ""}, "nodes_own_layout_named"),
         ({**NODE_2, "outcomes": "[]"}, "nodes_outcomes_is_object"),
         ({**NODE_2, "acceptance": "[]"}, "nodes_acceptance_is_object"),
         ({**NODE_2, **KEYLESS, "revoked_at": DAY}, "nodes_revoked_had_key"),

@@ -19,7 +19,7 @@ from apportion.agent.sharing.driver import SharingDriver
 from apportion.agent.sharing.gpu import Tools
 from apportion.agent.sharing.journal import Journal as SharingJournal
 from apportion.agent.sharing.unit import SharingUnit
-from apportion.agent.units import Unit
+from apportion.agent.units import Unit, Wanted
 from apportion.agent.watching import take_in_errors
 
 MIG_JOURNAL: Final = "mig.json"
@@ -68,8 +68,11 @@ class Driven:
             self._open.close()
 
 
-def open_driven(places: Places, root: Path) -> Driven:
-    """Open the driver, and make the units that need it; DriverError where there is none."""
+def open_driven(places: Places, root: Path, own_cut: Wanted | None) -> Driven:
+    """Open the driver, and make the units that need it; DriverError where there is none.
+
+    ``own_cut`` is what the node itself wants of ``mig-layout``; None where it is as it is asked.
+    """
     state, boot_id = places.state, read_host(root).boot_id
     with ExitStack() as stack:
         driver = stack.enter_context(open_driver())
@@ -93,5 +96,6 @@ def open_driven(places: Places, root: Path) -> Driven:
         )
         # What is over goes before what is cut and shared anew, and what begins after it: a round
         # that changes anything is followed by another at once.
-        units = (gpu_unit(driver), MigLayout(driver, cut, devices.holds), sharing, devices)
+        layout = MigLayout(driver, cut, devices.holds, own=own_cut)
+        units = (gpu_unit(driver), layout, sharing, devices)
         return Driven(driver, units, watch, cut, stack.pop_all())

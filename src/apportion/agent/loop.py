@@ -7,7 +7,7 @@ there by then. Nothing is remembered between rounds that the next one would be w
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -51,6 +51,10 @@ class Machine(Protocol):
         """Return the units that this round can make, or say why they cannot."""
         ...
 
+    def facts(self) -> Mapping[str, Any]:
+        """Return fields of the report that no unit tells."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
@@ -58,6 +62,7 @@ class Described:
 
     document: Callable[[], Mapping[str, Any]]
     acting: Sequence[Unit] = ()
+    told: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def observe(self) -> Mapping[str, Any]:
         """Return the inventory document, as of now."""
@@ -66,6 +71,10 @@ class Described:
     def units(self) -> Sequence[Unit]:
         """Return the units."""
         return self.acting
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return fields of the report that no unit tells."""
+        return self.told
 
 
 class Loop:
@@ -125,7 +134,7 @@ class Loop:
         self, spec: NodeSpec, units: Sequence[Unit], outcomes: Mapping[str, Outcome]
     ) -> None:
         document = self._machine.observe()
-        facts: dict[str, Any] = {}
+        facts = dict(self._machine.facts())
         for unit in units:
             if isinstance(unit, Tells):
                 facts |= unit.facts()

@@ -21,6 +21,7 @@ from apportion.agent.inventory import inventory, nobody_made
 from apportion.agent.looking import GPUS_FILE, host_name
 from apportion.agent.loop import Described, Machine
 from apportion.agent.nvml import DriverError
+from apportion.agent.own_layout import AgentConfig
 from apportion.agent.remembered import Remembered
 from apportion.agent.units import Outcome, Unit, Wanted
 from apportion.errors import UnavailableError
@@ -33,18 +34,23 @@ _log: Final = structlog.get_logger()
 
 @contextmanager
 def machine(
-    places: Places, node: str | None, document: Path | None, now: Callable[[], datetime]
+    places: Places,
+    node: str | None,
+    document: Path | None,
+    now: Callable[[], datetime],
+    config: AgentConfig | None = None,
 ) -> Generator[Machine]:
     """Give this machine, with its driver open where and while it has one.
 
     With ``document`` something else says what there is, in a file that is read anew each time, and
-    there is nothing here to act on.
+    there is nothing here to act on. ``config`` is what the node itself says, nothing if left out.
     """
     make_private(places.state)
+    config = config or AgentConfig()
     if document is not None:
-        yield Described(document=lambda: read_inventory(document))
+        yield Described(document=lambda: read_inventory(document), told=config.facts)
         return
-    this = ThisMachine(places, node or host_name(), now)
+    this = ThisMachine(places, node or host_name(), now, config)
     try:
         yield this
     finally:
@@ -57,11 +63,14 @@ class ThisMachine:
     All that units have to remember lies on disk: with the next driver they are made anew.
     """
 
-    def __init__(self, places: Places, node: str, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, places: Places, node: str, now: Callable[[], datetime], config: AgentConfig
+    ) -> None:
         """Look for a driver; OSError where the kernel does not say which boot this is."""
         self._places = places
         self._node = node
         self._now = now
+        self._config = config
         self._root = host_root()
         self._remembered = Remembered(places.state / GPUS_FILE, read_host(self._root).boot_id)
         self._units = host_units(self._root, node)
@@ -76,6 +85,10 @@ class ThisMachine:
             return [*self._units, *self._driven.units]
         problem = self._problem or ""
         return [*self._units, *(_NoDriver(name, problem) for name in _DRIVEN_UNITS)]
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what the node says of itself."""
+        return self._config.facts
 
     def observe(self) -> Mapping[str, Any]:
         """Return the inventory document, as of now."""
@@ -106,7 +119,7 @@ class ThisMachine:
             _log.warning("driver gone", reason=why)
             self.close()
         try:
-            self._driven = open_driven(self._places, self._root)
+            self._driven = open_driven(self._places, self._root, self._config.cut)
         except DriverError as error:
             if self._problem != error.message:
                 _log.warning("no driver", reason=error.message)

@@ -22,6 +22,8 @@ STATE_VARIABLE: Final = "APPORTION_AGENT_STATE"
 STATE: Final = "/var/lib/apportion-agent"
 CDI_VARIABLE: Final = "APPORTION_CDI_DIR"
 CDI_DIR: Final = "/var/run/cdi"
+CONFIG_VARIABLE: Final = "APPORTION_AGENT_CONFIG"
+CONFIG: Final = "/etc/apportion/agent.yaml"
 
 VERBS: Final = ("join", "run")
 
@@ -43,6 +45,13 @@ def add_verbs(add: Callable[..., argparse.ArgumentParser], epilog: str) -> None:
         type=Path,
         default=Path(os.environ.get(CDI_VARIABLE) or CDI_DIR),
         help=f"where container runtimes look for CDI specs ({CDI_VARIABLE}; default: {CDI_DIR})",
+    )
+    daemon.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=os.environ.get(CONFIG_VARIABLE) or None,
+        help=f"what the node itself says, YAML ({CONFIG_VARIABLE}; default: {CONFIG}, if there)",
     )
     daemon.add_argument("--once", action="store_true", help="go round once, and say how it went")
 
@@ -112,6 +121,7 @@ def _run(args: argparse.Namespace) -> int:
     from apportion.agent.identity import link_of
     from apportion.agent.loop import Loop
     from apportion.agent.machine import Places, machine
+    from apportion.agent.own_layout import read_config
     from apportion.agent.uplink import Uplink
     from apportion.server.logs import configure_logging
 
@@ -120,11 +130,15 @@ def _run(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: stop.set())
     with (
-        naming({"state": "--state"}),
+        naming({"state": "--state", "config": "--config"}),
         alone(args.state),
         closing(link_of(args.state, now=_now, entropy=secrets.token_bytes)) as link,
         machine(
-            Places(state=args.state, cdi_dir=args.cdi_dir), args.node, args.inventory, _now
+            Places(state=args.state, cdi_dir=args.cdi_dir),
+            args.node,
+            args.inventory,
+            _now,
+            read_config(args.config or Path(CONFIG), needed=args.config is not None),
         ) as this,
     ):
         uplink = Uplink(args.state, link)

@@ -132,7 +132,10 @@ def _nodes(client: "Client") -> Iterator[Finding]:
 def _hosts(client: "Client") -> Iterator[Finding]:
     """Report nodes whose host is otherwise than their pool asks, by the unit's reason."""
     hosts: dict[str, list[str]] = {}
+    own: list[str] = []
     for node in client.list_nodes(limit=_PAGE).all():
+        if node.own_layout is not None:
+            own.append(f"{node.name} ({node.own_layout})")
         for outcome in node.outcomes.values():
             if outcome.get("mismatches"):
                 hosts.setdefault(str(outcome["reason"]), []).append(node.name)
@@ -143,6 +146,11 @@ def _hosts(client: "Client") -> Iterator[Finding]:
             text=f"{len(names):,} are not as their pool asks, {reason}: {_some(names)}",
             hint="See `apportion node show NODE`: what is compared alone, somebody has to set up",
         )
+    if own:
+        text = (
+            f"{len(own):,} have a MIG layout of their own, whatever is asked of them: {_some(own)}"
+        )
+        yield Finding(check="nodes.layout", result="note", text=text)
 
 
 def _overruns(client: "Client") -> Iterator[Finding]:

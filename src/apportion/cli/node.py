@@ -221,7 +221,7 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
 def _layout_text(node: "NodeView") -> str | None:
     """Say what is particular about a node's MIG layout."""
     if node.mig_layout_from == "node":
-        return "its own"
+        return "its own" if node.own_layout is None else f"its own: {node.own_layout}"
     return None if node.pinned_layout is None else f"pinned to {node.pinned_layout}"
 
 

@@ -22,6 +22,7 @@ from apportion.nodes.cuts import cut_in_force, takes_cut, why_not_cut_so
 from apportion.nodes.devices import OVER, Assigned
 from apportion.nodes.host_units import COMPARED
 from apportion.nodes.inventory import derive_again, take_in
+from apportion.nodes.own_layouts import check_can_follow_pool, note_own_layout, own_layout_of
 from apportion.nodes.reports import digest_of, tell
 from apportion.nodes.schemas import NodeReport, NodeSpec
 from apportion.nodes.units import units_of
@@ -85,7 +86,7 @@ async def take_report(
     Raises InvalidInputError for another node's report and for a generation that nobody asked for.
     """
     _check(node, report)
-    if report.sequence <= (node["report_sequence"] or 0):
+    if not is_newer(node, report):
         return False
     now, assigned = runtime.now(), await assigned_to(connection, node["id"])
     passed = has_passed(pool.policy, report.acceptance)
@@ -105,12 +106,19 @@ async def take_report(
             "now": now,
         },
     )
+    # First: what the node is cut into follows from it.
+    await note_own_layout(runtime, connection, caller, pool=pool, node=node, report=report)
     await take_in(runtime, connection, caller, pool, [report.inventory], now=now)
     # As they are by now: what is there was just written.
     await note_devices(connection, await assigned_to(connection, node["id"]), report, now)
     await note_leaving(connection, node["id"], report, now)
     await tell(runtime, connection, caller, pool=pool, node=node, report=report, passed=passed)
     return True
+
+
+def is_newer(node: Node, report: NodeReport) -> bool:
+    """Tell whether a report was made after the last one that was taken in."""
+    return report.sequence > (node["report_sequence"] or 0)
 
 
 def _plain(results: Mapping[str, BaseModel]) -> dict[str, Any]:
@@ -125,10 +133,12 @@ def _is_done(
     needed = units_of(pool, node, (), assigned).keys() - COMPARED
     if any(report.converged.get(unit) != observed for unit in needed):
         return False
-    if not takes_cut(pool, node):
+    if not takes_cut(pool, node) and own_layout_of(pool, report) is None:
         return True
     places = {(each.gpu, each.profile, each.start) for each in assigned}
-    return why_not_cut_so(cut_in_force(pool, node), report.inventory, places) is None
+    own = own_layout_of(pool, report)
+    cut = cut_in_force(pool, node) if own is None else {"migLayout": own}
+    return why_not_cut_so(cut, report.inventory, places) is None
 
 
 def _check(node: Node, report: NodeReport) -> None:
@@ -189,7 +199,12 @@ async def raise_specs(connection: Connection, pool_id: str) -> None:
 async def set_layout_from(
     runtime: Runtime, connection: Connection, caller: Caller, node: Node, source: str
 ) -> None:
-    """Let a node take its MIG layout from there, if it does not already; its pool is held."""
+    """Let a node take its MIG layout from there, if it does not already; its pool is held.
+
+    Raises InvalidStateError where the node's own file says otherwise.
+    """
+    if source == "pool":
+        check_can_follow_pool(node)
     cursor = await connection.execute(
         _QUERIES["set_layout_from"], {"id": node["id"], "mig_layout_from": source}
     )
@@ -217,7 +232,9 @@ async def set_pin(
 
 
 def _updated(caller: Caller, node: Node, field: str, value: str | None, generation: int) -> Event:
-    shown = {name: node[name] for name in ("name", "mig_layout_from", "pinned_layout")}
+    shown = {
+        name: node[name] for name in ("name", "mig_layout_from", "pinned_layout", "own_layout")
+    }
     return Event(
         "node.updated",
         caller.tenant_id,

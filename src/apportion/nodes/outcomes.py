@@ -1,6 +1,6 @@
-"""How far the units of a node's spec have come, as reports say it."""
+"""What reports say of a node's spec: how far its units have come, and what it has of its own."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,3 +32,10 @@ class UnitOutcome(Schema):
     message: Annotated[str, Field(max_length=1000)] = ""
     objects: list[Text] = Field(max_length=64, default_factory=list[str])
     mismatches: list[UnitMismatch] = Field(max_length=64, default_factory=list[UnitMismatch])
+
+
+class OwnLayout(Schema):
+    """The MIG layout that a node takes from its own file, whatever its pool asks for."""
+
+    from_: Literal["node"] = Field(alias="from", default="node")
+    layout: Text

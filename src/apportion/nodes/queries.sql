@@ -15,8 +15,13 @@ WHERE id = %(pool_id)s;
 -- name: hold_nodes
 -- In the order in which bookings of host resources hold them.
 SELECT
-    id, uid, name, health, inventory, agent, mig_layout_from, converged_at, accepted_at, acceptance,
-    coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted
+    id, uid, name, health, inventory, agent, own_layout, converged_at, accepted_at, acceptance,
+    CASE WHEN own_layout IS NULL THEN mig_layout_from ELSE 'node' END AS mig_layout_from,
+    CASE
+        WHEN own_layout IS NOT NULL THEN jsonb_build_object('migLayout', own_layout)
+        WHEN granted IS NOT NULL THEN granted
+        WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout)
+    END AS granted
 FROM nodes
 LEFT JOIN node_layouts ON node_id = id
 WHERE nodes.pool_id = %(pool_id)s AND (%(id)s::int IS NULL OR id = %(id)s)
@@ -26,7 +31,11 @@ FOR NO KEY UPDATE OF nodes;
 -- name: standings
 SELECT
     name, uid, agent, converged_at, accepted_at, acceptance,
-    coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted,
+    CASE
+        WHEN own_layout IS NOT NULL THEN jsonb_build_object('migLayout', own_layout)
+        WHEN granted IS NOT NULL THEN granted
+        WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout)
+    END AS granted,
     public_key IS NOT NULL AND revoked_at IS NULL AS has_key,
     CASE WHEN public_key IS NULL THEN stale_since END AS silent_since
 FROM nodes
@@ -35,10 +44,15 @@ WHERE nodes.pool_id = %(pool_id)s AND name = ANY (%(names)s);
 
 -- name: node
 SELECT
-    nodes.id, uid, nodes.pool_id, nodes.name, nodes.agent, mig_layout_from, spec_generation, report_sequence,
+    nodes.id, uid, nodes.pool_id, nodes.name, nodes.agent, own_layout, spec_generation, report_sequence,
+    CASE WHEN own_layout IS NULL THEN mig_layout_from ELSE 'node' END AS mig_layout_from,
     observed_generation, converged, inventory, public_key, revoked_at, pinned_layout, stale_since, accepted_at, acceptance,
     outcomes,
-    coalesce(granted, CASE WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout) END) AS granted
+    CASE
+        WHEN own_layout IS NOT NULL THEN jsonb_build_object('migLayout', own_layout)
+        WHEN granted IS NOT NULL THEN granted
+        WHEN pinned_layout IS NOT NULL THEN jsonb_build_object('migLayout', pinned_layout)
+    END AS granted
 FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
 JOIN tenants AS owner ON owner.id = pools.tenant_id AND owner.deleted_at IS NULL
@@ -130,6 +144,12 @@ UPDATE nodes
 SET mig_layout_from = %(mig_layout_from)s, spec_generation = spec_generation + 1
 WHERE id = %(id)s AND mig_layout_from <> %(mig_layout_from)s
 RETURNING spec_generation;
+
+-- name: set_own_layout
+UPDATE nodes
+SET own_layout = %(layout)s, spec_generation = spec_generation + 1
+WHERE id = %(id)s AND own_layout IS DISTINCT FROM %(layout)s::text
+RETURNING spec_generation, mig_layout_from;
 
 -- name: set_pin
 UPDATE nodes
@@ -294,7 +314,8 @@ DELETE FROM node_resources WHERE node_id = ANY (%(node_ids)s);
 -- Those in the tenant's pools, whoever owns the machine.
 SELECT
     nodes.uid AS id, pool_id, nodes.name, nodes.tenant_id, target, controller, health, health_reason,
-    nodes.agent, mig_layout_from, pinned_layout, spec_generation, observed_generation, inventory_at, attestor,
+    nodes.agent, own_layout, pinned_layout, spec_generation, observed_generation, inventory_at, attestor,
+    CASE WHEN own_layout IS NULL THEN mig_layout_from ELSE 'node' END AS mig_layout_from,
     enrolled_at, revoked_at, encode(public_key, 'base64') AS public_key, observed_at, stale_since,
     converged_at, accepted_at, acceptance, outcomes, policy, pools.agent AS pool_agent,
     (SELECT count(*) FROM gpus WHERE gpus.node_id = nodes.id AND present)::int AS gpus,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, PlainSerializer
 
 from apportion.doors.schemas import IdempotencyKey, Name, Schema, Text, View
-from apportion.nodes.outcomes import UnitName, UnitOutcome
+from apportion.nodes.outcomes import OwnLayout, UnitName, UnitOutcome
 
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
 MemoryMib = Annotated[int, Field(strict=True, ge=1, le=2**40)]
@@ -251,6 +251,7 @@ class NodeReport(Schema):
     ``converged`` says up to which generation of the spec each unit is done, ``outcomes`` how far
     each has come. ``acceptance`` has the result of each check that the spec asked for.
     ``allocations`` are all that its unit ``devices`` knows of; null where it cannot tell.
+    ``mig_layout`` is the one that it has from its own file; null where it takes its pool's.
     """
 
     sequence: Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
@@ -263,6 +264,7 @@ class NodeReport(Schema):
         max_length=32, default_factory=dict[str, CheckResult]
     )
     allocations: Annotated[list[AllocationReport], Field(max_length=4096)] | None = None
+    mig_layout: OwnLayout | None = None
     inventory: Inventory
 
 
@@ -292,8 +294,9 @@ class NodeView(View):
     """A node as the operator sees it.
 
     One that joined by itself has a ``public_key``, and an ``attestor`` who vouched for it; nobody
-    has heard of it from ``stale_since`` on. ``outcomes`` say how far the units of its spec have
-    come. ``reason`` is why it takes no work though its GPUs may be well, as data with a ``code``.
+    has heard of it from ``stale_since`` on. ``own_layout`` is the MIG layout that it has from its
+    own file. ``outcomes`` say how far the units of its spec have come. ``reason`` is why it takes
+    no work though its GPUs may be well, as data with a ``code``.
     """
 
     id: str
@@ -307,6 +310,7 @@ class NodeView(View):
     agent: str | None = None
     mig_layout_from: Literal["pool", "node"] = "pool"
     pinned_layout: str | None = None
+    own_layout: str | None = None
     not_given_back: Annotated[
         int, Field(description="How many devices past holders have not let go of.")
     ] = 0

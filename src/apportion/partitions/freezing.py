@@ -4,6 +4,7 @@ Loaded with the room's service, so that no cut changes past the gate.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -14,9 +15,9 @@ from apportion.bookings import service as bookings
 from apportion.events.service import Event, append
 from apportion.nodes import service as nodes
 from apportion.nodes.service import Cut, cut_of, cut_text
-from apportion.partitions.rows import QUERIES, why
+from apportion.partitions.rows import QUERIES, desired_of, why
 from apportion.pools.policy import read_stored
-from apportion.pools.service import PoolChange, register_follow_up
+from apportion.pools.service import PoolChange, PoolRecord, register_follow_up
 from apportion.store.connections import Connection
 
 Row = Mapping[str, Any]
@@ -71,6 +72,34 @@ async def freeze(
         connection, caller, now, [_event("node.mig.pending", row, row["pending"]) for row in frozen]
     )
     return len(frozen)
+
+
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """A node that had its MIG layout from itself and follows its pool again, which is held."""
+
+    connection: Connection
+    caller: Caller
+    pool: PoolRecord
+    node: Row
+    now: datetime
+
+
+async def return_to_pool(turn: Returning, left: Cut) -> None:
+    """Let a node become what is asked for in its turn; ``left`` is what it is cut into until then.
+
+    That is ``{}`` where it is as it is found.
+    """
+    pool, node, now = turn.pool, turn.node, turn.now
+    if pool.sharing != "mig" or node["agent"] is None or pool.agent == "none":
+        return
+    reason = why(
+        "own_layout_ended", "it had its MIG layout from itself, and stays so till its turn"
+    )
+    parameters = {"node": node["id"], "cut": Jsonb(left), "now": now, "reason": Jsonb(reason)}
+    await turn.connection.execute(QUERIES["stand_as"], parameters)
+    cuts = left, desired_of(node, cut_of(pool.policy))
+    await freeze(turn.connection, turn.caller, pool.id, cuts, now, node=node["id"])
 
 
 async def drop(

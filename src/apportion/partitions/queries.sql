@@ -25,6 +25,15 @@ RETURNING
     there.tenant_id, there.pool_id, there.state, there.granted, there.pending,
     (SELECT uid FROM nodes WHERE id = there.node_id), (SELECT name FROM nodes WHERE id = there.node_id);
 
+-- name: stand_as
+-- A node that was cut by its own word stays so, whatever it was granted before, until its turn comes.
+INSERT INTO node_layouts AS there (node_id, tenant_id, pool_id, state, granted, since, reason)
+SELECT nodes.id, pools.tenant_id, pools.id, 'settled', %(cut)s::jsonb, %(now)s, %(reason)s::jsonb
+FROM nodes
+JOIN pools ON pools.id = nodes.pool_id
+WHERE nodes.id = %(node)s
+ON CONFLICT (node_id) DO UPDATE SET granted = excluded.granted, version = there.version + 1;
+
 -- name: unwanted
 -- Nodes with a change pending that nobody wants any more: they are cut as the pool asks (or it asks for
 -- nothing, or all that waits is cancelled).

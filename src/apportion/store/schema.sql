@@ -223,6 +223,8 @@ CREATE TABLE nodes (
     mig_layout_from text NOT NULL DEFAULT 'pool',
     -- The MIG layout that it is to have whatever its pool asks for; NULL where it follows its pool.
     pinned_layout text,
+    -- The node's own: the MIG layout that it has from its own file; NULL where it takes its pool's.
+    own_layout text,
     -- Ours: raised whenever anything that the node is asked to be changes.
     spec_generation bigint NOT NULL DEFAULT 1,
     -- The node's own, as of its last report: converged says up to which generation each unit is done,
@@ -257,6 +259,7 @@ CREATE TABLE nodes (
     CONSTRAINT nodes_health_reason CHECK ((health = 'healthy') = (health_reason IS NULL)),
     CONSTRAINT nodes_layout_from_known CHECK (mig_layout_from IN ('pool', 'node')),
     CONSTRAINT nodes_pinned_to_something CHECK (pinned_layout <> ''),
+    CONSTRAINT nodes_own_layout_named CHECK (own_layout <> ''),
     CONSTRAINT nodes_spec_counted CHECK (spec_generation >= 1),
     CONSTRAINT nodes_observed_was_asked CHECK (observed_generation BETWEEN 1 AND spec_generation),
     CONSTRAINT nodes_observed_whole CHECK (

@@ -16,6 +16,7 @@ from typing import Any
 
 from apportion.geometry import Board, parse_layout
 from apportion.nodes.atoms import identify
+from apportion.nodes.outcomes import OwnLayout
 from apportion.nodes.schemas import GpuReport, Inventory, MigInstance, NodeReport, NodeSpec
 from apportion.testing.builders import gpu, inventory
 
@@ -37,6 +38,7 @@ class SimulatedNode:
 
     ``made`` has those of them that were made for an allocation, by GPU and place. ``modes`` are the
     MIG modes that were asked for by themselves; any other is on where there are instances.
+    ``own_layout`` is one of its own, whatever it is asked for.
     """
 
     name: str
@@ -51,6 +53,7 @@ class SimulatedNode:
     made: dict[tuple[int, str], Made] = field(default_factory=dict[tuple[int, str], Made])
     modes: dict[int, bool] = field(default_factory=dict[int, bool])
     names: int = 0
+    own_layout: str | None = None
 
     def __post_init__(self) -> None:
         """Cut its GPUs as they are found."""
@@ -69,7 +72,8 @@ class SimulatedNode:
             return
         units: Mapping[str, Any] = self.spec.units
         some = range(self.gpus) if gpus is None else gpus
-        if self._cut(units.get("mig-layout", {}), some):
+        own = {} if self.own_layout is None else {"layout": self.own_layout}
+        if self._cut(own or units.get("mig-layout", {}), some):
             self.converged = dict.fromkeys(units, self.spec.generation)
 
     def _cut(self, wanted: Mapping[str, Any], some: Iterable[int]) -> bool:
@@ -139,6 +143,7 @@ class SimulatedNode:
             sequence=self.sequence,
             observed_generation=1 if self.spec is None else self.spec.generation,
             converged=dict(self.converged),
+            mig_layout=None if self.own_layout is None else OwnLayout(layout=self.own_layout),
             inventory=self.inventory(),
         )
 

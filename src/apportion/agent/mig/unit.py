@@ -30,9 +30,18 @@ class MigLayout:
     """Makes the GPUs of a node what the spec asks, and leaves alone what is used or not ours."""
 
     def __init__(
-        self, driver: Driver, journal: Journal, holds: Callable[[], Collection[Hold]]
+        self,
+        driver: Driver,
+        journal: Journal,
+        holds: Callable[[], Collection[Hold]],
+        *,
+        own: Wanted | None = None,
     ) -> None:
-        """Work with a driver; ``holds`` are the devices that somebody has at the moment."""
+        """Work with a driver; ``holds`` are the devices that somebody has at the moment.
+
+        ``own`` is what the node itself wants, whatever its spec says.
+        """
+        self._own = own
         self._driver = driver
         self._journal = journal
         self._holds = holds
@@ -44,6 +53,7 @@ class MigLayout:
 
     def converge(self, wanted: Wanted | None, now: datetime) -> Outcome:  # noqa: ARG002 - the contract of units
         """Take all safe steps on all GPUs: what one GPU waits for does not hold up another."""
+        wanted = self._own or wanted
         try:
             waits = [wait for gpu in look_at_all(self._driver) for wait in self._cut(gpu, wanted)]
         except DriverError as error:
