@@ -288,14 +288,13 @@ async def test_servers_that_place_on_one_pool_clash_once_and_then_take_turns(
 ):
     pool = await shared(world)
     services = [Reservations(world.runtime) for _ in range(3)]
-    insert, lost = bookings.insert, []
+    hold, lost = bookings.hold, []
 
-    async def counted(connection, wanted):
-        won = await insert(connection, wanted)
-        lost.append(len(wanted) - len(won))
-        return won
+    async def counted(*given, again):
+        lost.append(again)
+        return await hold(*given, again=again)
 
-    monkeypatch.setattr(bookings, "insert", counted)
+    monkeypatch.setattr(bookings, "hold", counted)
     share = device("gpu.share", units=7)
     for _ in range(20):
         views = await asyncio.gather(
@@ -367,14 +366,13 @@ async def test_who_loses_to_a_server_that_never_stops_is_placed_at_the_next_try(
 ):
     pool = await shared(world, nodes=8)
     quick, slow = world.reservations, Reservations(world.runtime)
-    insert, lost = bookings.insert, []
+    hold, lost = bookings.hold, []
 
-    async def counted(connection, wanted):
-        won = await insert(connection, wanted)
-        lost.append(len(wanted) - len(won))
-        return won
+    async def counted(*given, again):
+        lost.append(again)
+        return await hold(*given, again=again)
 
-    monkeypatch.setattr(bookings, "insert", counted)
+    monkeypatch.setattr(bookings, "hold", counted)
     going = True
 
     async def keep_on():

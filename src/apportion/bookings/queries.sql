@@ -10,6 +10,49 @@ WHERE present AND unbookable_reason IS NULL
 ORDER BY gpus.id
 FOR NO KEY UPDATE OF gpus;
 
+-- name: before_holding
+SAVEPOINT before_holding;
+
+-- name: hold_anew
+ROLLBACK TO SAVEPOINT before_holding;
+
+-- name: overtaken
+-- All that has changed since a position, of GPUs and hosts, where some of it is in the way; else nothing.
+WITH changed AS MATERIALIZED (
+    SELECT *, voided_at IS NULL AND (upper_inf(during) OR upper(during) > %(now)s) AS live
+    FROM bookings
+    WHERE changed_xid >= %(since)s::text::xid8
+), clash AS MATERIALIZED (
+    SELECT EXISTS (
+        SELECT FROM changed
+        JOIN unnest(
+            %(gpus)s::int[], %(units)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[]
+        ) AS wanted (gpu_id, units, starts, ends) USING (gpu_id)
+        WHERE live
+            AND changed.units && wanted.units::int4multirange
+            AND during && tstzrange(starts, ends)
+    ) AS found
+)
+SELECT
+    pool_id, gpu_id, NULL::int AS node_id, coalesce(reservation_id, partition_id) AS holder, piece,
+    units::text AS units, NULL::bigint AS vcpu_milli, NULL::bigint AS memory_mib,
+    (extract(epoch FROM lower(during)) * 1000000)::bigint AS start_us,
+    CASE WHEN NOT upper_inf(during) AND upper(during) < '9989-01-01Z'
+        THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
+    live
+FROM changed
+WHERE (SELECT found FROM clash)
+UNION ALL
+SELECT
+    nodes.pool_id, NULL, node_id, reservation_id, NULL, NULL, vcpu_milli, memory_mib,
+    (extract(epoch FROM lower(during)) * 1000000)::bigint,
+    CASE WHEN NOT upper_inf(during) AND upper(during) < '9989-01-01Z'
+        THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END,
+    voided_at IS NULL AND (upper_inf(during) OR upper(during) > %(now)s)
+FROM host_bookings
+JOIN nodes ON nodes.id = node_id
+WHERE (SELECT found FROM clash) AND changed_xid >= %(since)s::text::xid8;
+
 -- name: insert_all
 INSERT INTO bookings (
     tenant_id, pool_id, gpu_id, reservation_id, piece, device, class, atom_id, generation,
@@ -23,6 +66,12 @@ FROM json_to_recordset(%(rows)s::json) AS new (
     atom_id bigint, generation int, units int4multirange, starts timestamptz, ends timestamptz,
     held_until timestamptz, share_num int, share_den int
 );
+
+-- name: before_inserting
+SAVEPOINT before_inserting;
+
+-- name: take_back
+ROLLBACK TO SAVEPOINT before_inserting;
 
 -- name: insert_those_free
 -- A clash is no error here: the row is missing from the answer.

@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from psycopg.errors import ExclusionViolation
 
@@ -22,6 +21,7 @@ from apportion.bookings.changes import (
     horizon,
     live,
 )
+from apportion.bookings.holding import Holding, hold, hold_gpus, hold_nodes
 from apportion.bookings.partitions import (
     Booked,
     Conflict,
@@ -30,6 +30,7 @@ from apportion.bookings.partitions import (
     live_on,
     release_partition_change,
 )
+from apportion.bookings.planned import NewBooking, NewHostBooking
 from apportion.bookings.views import (
     Allocation,
     BookingView,
@@ -64,6 +65,7 @@ __all__ = [
     "Conflict",
     "GpuChange",
     "HeldGpu",
+    "Holding",
     "HostChange",
     "LiveBooking",
     "NewBooking",
@@ -79,6 +81,7 @@ __all__ = [
     "end_host_at",
     "finish",
     "held_in_pool",
+    "hold",
     "hold_gpus",
     "hold_gpus_of",
     "hold_nodes",
@@ -139,47 +142,6 @@ register(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewBooking:
-    """One piece: ``units`` is a mask, [start, end) the window, ``share`` what of a GPU it is.
-
-    ``held_until`` is the end, or later: by then it is cleaned up, and others can have it.
-    """
-
-    tenant_id: str
-    pool_id: str
-    gpu_id: int
-    reservation_id: str
-    piece: int
-    device: int
-    cls: str
-    atom_id: int | None
-    generation: int
-    units: int
-    start: datetime
-    end: datetime
-    held_until: datetime
-    share: Fraction
-
-    @property
-    def key(self) -> BookingKey:
-        """What tells it from all others."""
-        return self.reservation_id, self.piece
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewHostBooking:
-    """Host resources of one node for a reservation, for [start, end)."""
-
-    tenant_id: str
-    node_id: int
-    reservation_id: str
-    vcpu_milli: int
-    memory_mib: int
-    start: datetime
-    end: datetime
-
-
 @dataclass(frozen=True, slots=True)
 class HeldGpu:
     """A GPU whose row is held; ``bookable`` as it was cut for the reservation that has it."""
@@ -198,20 +160,6 @@ class PoolHeld:
     bookings: int
     gpus: int
     free_from: datetime | None
-
-
-async def hold_gpus(connection: Connection, bookings: Sequence[NewBooking]) -> set[int]:
-    """Wait for those who book the same GPUs, and return the GPUs that can be booked as planned.
-
-    A GPU that was cut otherwise since then, or went, is missing. Precedes `redeal` and `insert`.
-    """
-    if not bookings:
-        return set()
-    planned = {booking.gpu_id: booking.generation for booking in bookings}
-    cursor = await connection.execute(
-        _QUERIES["hold_gpus"], {"ids": list(planned), "generations": list(planned.values())}
-    )
-    return {row["id"] for row in await cursor.fetchall()}
 
 
 async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[BookingKey]:
@@ -244,18 +192,14 @@ async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[
     parameters = {"rows": as_rows(rows)}
     try:
         # Clashes are rare, and ON CONFLICT searches the constraint's index twice for every row.
-        async with connection.transaction():
+        async with connection.pipeline():
+            await connection.execute(_QUERIES["before_inserting"])
             await connection.execute(_QUERIES["insert_all"], parameters)
     except ExclusionViolation:
+        await connection.execute(_QUERIES["take_back"])
         cursor = await connection.execute(_QUERIES["insert_those_free"], parameters)
         return {(row["reservation_id"], row["piece"]) for row in await cursor.fetchall()}
     return {booking.key for booking in bookings}
-
-
-async def hold_nodes(connection: Connection, node_ids: Collection[int]) -> None:
-    """Hold some nodes to the end of the transaction, in order; precedes `insert_host`."""
-    if node_ids:
-        await connection.execute(_QUERIES["lock_nodes"], {"ids": sorted(node_ids)})
 
 
 async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]) -> set[int]:
@@ -278,16 +222,17 @@ async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]
         }
         for b in bookings
     ]
-    await connection.execute(_QUERIES["insert_host"], {"rows": as_rows(rows)})
-    peaks = await _host_peaks(
-        connection,
-        nodes,
-        min(booking.start for booking in bookings),
-        max(booking.end for booking in bookings),
-    )
+    window = {
+        "ids": nodes,
+        "start": min(booking.start for booking in bookings),
+        "end": max(booking.end for booking in bookings),
+    }
+    async with connection.pipeline():
+        await connection.execute(_QUERIES["insert_host"], {"rows": as_rows(rows)})
+        peaks = await connection.execute(_QUERIES["host_peaks"], window)
     return {
         row["node_id"]
-        for row in peaks
+        for row in await peaks.fetchall()
         if row["vcpu"] > row["vcpu_capacity"] or row["memory"] > row["memory_capacity"]
     }
 
@@ -418,16 +363,9 @@ async def host_peaks(
     connection: Connection, node_ids: Sequence[int], now: datetime
 ) -> dict[int, tuple[int, int]]:
     """Return the most (vcpu in thousandths, memory in MiB) booked at one instant from now on."""
-    peaks = await _host_peaks(connection, node_ids, now, None)
-    return {row["node_id"]: (row["vcpu"], row["memory"]) for row in peaks}
-
-
-async def _host_peaks(
-    connection: Connection, node_ids: Sequence[int], start: datetime, end: datetime | None
-) -> list[dict[str, Any]]:
-    parameters = {"ids": list(node_ids), "start": start, "end": end}
+    parameters = {"ids": list(node_ids), "start": now, "end": None}
     cursor = await connection.execute(_QUERIES["host_peaks"], parameters)
-    return await cursor.fetchall()
+    return {row["node_id"]: (row["vcpu"], row["memory"]) for row in await cursor.fetchall()}
 
 
 async def booked_atoms(connection: Connection, atom_ids: Sequence[int], now: datetime) -> set[int]:

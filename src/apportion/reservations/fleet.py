@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from apportion.bookings import service as bookings
-from apportion.bookings.service import ENDLESS, GpuChange, HostChange
+from apportion.bookings.service import ENDLESS, GpuChange, Holding, HostChange
 from apportion.nodes import service as nodes
 from apportion.nodes.service import AtomFacts
 from apportion.placement import FOREVER, PoolIndex
@@ -79,6 +79,11 @@ class Fleet:
         horizon, gpus, hosts = await bookings.changes(connection, since, now)
         self._apply(gpus, hosts)
         return horizon
+
+    def learn(self, holding: Holding, since: str) -> None:
+        """Take up what changed since a position; others may have read later things meanwhile."""
+        self._apply(holding.gpu_changes, holding.host_changes)
+        self.rewind(since)
 
     def rewind(self, horizon: str) -> None:
         """Read again, at the next sync, what has changed since a position that `sync` returned.

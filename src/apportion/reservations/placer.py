@@ -1,7 +1,7 @@
 """Placing a batch of drafts: plan on the pictures, let the database judge, try again what lost."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -24,6 +24,7 @@ from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.plan import Decision, Placed, Planner
 from apportion.reservations.reasons import Refused
+from apportion.reservations.trying import Chosen, Try, decide_all, taken_of
 from apportion.store.connections import Connection, retrying
 from apportion.store.groups import GoOn, Groups
 from apportion.store.runtime import Runtime
@@ -33,6 +34,9 @@ CLASHES_MAX: Final = 8
 
 TURNS_AFTER_CLASH: Final = 32
 """The transactions after a clash that place alone."""
+
+LOOKS_MAX: Final = 4
+"""How often one transaction looks for places that others do not take meanwhile."""
 
 GROUP_MAX: Final = 200
 """The most drafts of several callers that are placed in one transaction."""
@@ -65,32 +69,6 @@ class _Work:
 
 _Outcome = tuple[dict[str, Decision | None], bool]
 """What became final, and whether anything clashed with what others did."""
-
-
-@dataclass(slots=True)
-class _Try:
-    """What one transaction decides, and holds in the pictures until the database has spoken."""
-
-    fleet: Fleet
-    horizon: str
-    planner: Planner
-    held: list[Placed] = field(default_factory=list[Placed])
-
-    def decide(self, draft: Draft) -> Decision:
-        """Decide a draft, and hold what it gets."""
-        decision = self.planner.decide(draft)
-        if isinstance(decision, Placed):
-            self.held.append(decision)
-        return decision
-
-    def let_go(self, losers: Collection[str] | None = None) -> None:
-        """Let go in the pictures of what some drafts hold (all of them, where none are named)."""
-        gone = [each for each in self.held if losers is None or each.draft.id in losers]
-        for placed in gone:
-            self.held.remove(placed)
-            self.planner.undo(placed)
-        if gone:
-            self.fleet.rewind(self.horizon)
 
 
 class Placer:
@@ -176,9 +154,9 @@ class Placer:
         )
 
     async def _attempt(
-        self, once: Callable[[Connection, list[_Try]], Awaitable[_Outcome]]
+        self, once: Callable[[Connection, list[Try]], Awaitable[_Outcome]]
     ) -> _Outcome:
-        tries: list[_Try] = []
+        tries: list[Try] = []
 
         async def work(connection: Connection) -> _Outcome:
             # A database retry starts over: what the last run held in the pictures is not there.
@@ -198,28 +176,30 @@ class Placer:
             _let_go(tries)
             raise
 
-    async def _once(self, work: _Work, connection: Connection, tries: list[_Try]) -> _Outcome:
+    async def _once(self, work: _Work, connection: Connection, tries: list[Try]) -> _Outcome:
         now = self._runtime.now()
         drafts = work.drafts
         current = await self._look(connection, work, now)
         tries.append(current)
         fresh = await _not_there(connection, drafts)
-        decisions = _decide(current, [draft for draft in drafts if draft.id in fresh])
+        decisions = decide_all(current, [draft for draft in drafts if draft.id in fresh])
         if len(decisions) == len(fresh):
             work.decided_all()
-        lost = await self._write(connection, decisions, now)
+        chosen = await self._hold(connection, current, decisions, now)
+        lost = chosen.lost | await self._write(connection, chosen, now)
         current.let_go(lost)
-        kept = [each for each in decisions if each.draft.id not in lost]
+        kept = [each for each in chosen.decisions if each.draft.id not in lost]
         await self._record(connection, kept, now)
         there = [draft.id for draft in drafts if draft.id not in fresh]
-        return dict.fromkeys(there) | {each.draft.id: each for each in kept}, bool(lost)
+        final = dict.fromkeys(there) | {each.draft.id: each for each in kept}
+        return final, bool(lost) or chosen.anew
 
     async def _whole(
         self,
         work: _Work,
         prepare: Prepare,
         connection: Connection,
-        tries: list[_Try],
+        tries: list[Try],
     ) -> _Outcome:
         now = self._runtime.now()
         drafts = work.drafts
@@ -229,17 +209,18 @@ class Placer:
         decisions: list[Decision] = []
         while rest := drafts[len(decisions) :]:
             # What deals others' units again is written by itself: they must be there to be dealt.
-            some = _decide(current, rest)
+            chosen = await self._hold(connection, current, decide_all(current, rest), now)
+            some = chosen.decisions
             if not all(isinstance(each, Placed) for each in some):
                 others = [current.decide(draft) for draft in rest[len(some) :]]
                 raise _PartError([*decisions, *some, *others])
-            if await self._write(connection, some, now):
+            if chosen.lost or await self._write(connection, chosen, now):
                 raise _StaleError
             decisions += some
         await self._record(connection, decisions, now)
         return {each.draft.id: each for each in decisions}, False
 
-    async def _look(self, connection: Connection, work: _Work, now: datetime) -> _Try:
+    async def _look(self, connection: Connection, work: _Work, now: datetime) -> Try:
         """Hold the pools of some drafts, bring their pictures up to date, and read quotas."""
         drafts = work.drafts
         # Who may use what is read here once more, and held: the ask was admitted some time ago.
@@ -256,22 +237,51 @@ class Placer:
         archived = await archived_pools(connection, gone) if gone else ()
         # Before looking who is there: whoever commits after that look is read at the next sync.
         horizon = await self._fleet.sync(connection, sorted(usable), now)
-        return _Try(self._fleet, horizon, Planner(self._fleet, pools, archived, quotas, now))
+        return Try(self._fleet, horizon, Planner(self._fleet, pools, archived, quotas, now))
 
-    async def _write(
-        self, connection: Connection, decisions: Sequence[Decision], now: datetime
-    ) -> set[str]:
-        """Book what was found, in the order of locks; returns the ids of those that lost."""
-        placed = [each for each in decisions if isinstance(each, Placed)]
+    async def _hold(
+        self,
+        connection: Connection,
+        current: Try,
+        decisions: Sequence[Decision],
+        now: datetime,
+    ) -> Chosen:
+        """Hold what was found; what others took meanwhile is decided again, and held in its stead.
+
+        Each time costs one trip, in which all is read that others did: see `bookings.hold`. What
+        nobody will have found a place by then, or has on a GPU that was cut otherwise, is lost.
+        """
+        chosen = Chosen(list(decisions))
+        for looks in range(1, LOOKS_MAX + 1):
+            placed = chosen.placed
+            if not placed:
+                break
+            wanted = [booking for each in placed for booking in each.bookings]
+            nodes = {node for each in placed for node in each.nodes}
+            since = current.horizon
+            holding = await bookings.hold(connection, wanted, nodes, since, now, again=chosen.anew)
+            taken = taken_of(wanted, holding)
+            chosen.lost |= {b.reservation_id for b in wanted if b.gpu_id not in holding.gpus}
+            if not taken:
+                break
+            if any(each.moves for each in placed):
+                raise _StaleError
+            self._fleet.learn(holding, since)
+            current.let_go(taken | chosen.lost)
+            chosen.anew = True
+            if looks == LOOKS_MAX:
+                chosen.lost |= taken
+            else:
+                chosen.decide_again(current, taken - chosen.lost)
+        return chosen
+
+    async def _write(self, connection: Connection, chosen: Chosen, now: datetime) -> set[str]:
+        """Book what is held; returns the ids of those that lost."""
+        placed = chosen.placed
         hosts = [host for each in placed for host in each.hosts]
-        asked = {node for each in placed for node in each.asked}
-        await bookings.hold_nodes(connection, asked | {host.node_id for host in hosts})
         overfull = await bookings.insert_host(connection, hosts)
         lost = {host.reservation_id for host in hosts if host.node_id in overfull}
         wanted = [b for each in placed if each.draft.id not in lost for b in each.bookings]
-        gpus = await bookings.hold_gpus(connection, wanted)
-        lost |= {booking.reservation_id for booking in wanted if booking.gpu_id not in gpus}
-        wanted = [booking for booking in wanted if booking.reservation_id not in lost]
         moves = [m for each in placed if each.draft.id not in lost for m in each.moves]
         if not await bookings.redeal(connection, moves, now):
             raise _StaleError
@@ -301,25 +311,7 @@ class Placer:
             await charge(connection, charges)
 
 
-def _decide(current: _Try, drafts: Sequence[Draft]) -> list[Decision]:
-    """Decide in order; a draft that re-deals others' units is written in a transaction of its own.
-
-    A clash of re-dealt units aborts the transaction, which must cost nobody else their place.
-    """
-    decisions: list[Decision] = []
-    for draft in drafts:
-        decision = current.decide(draft)
-        moves = isinstance(decision, Placed) and bool(decision.moves)
-        if moves and decisions:
-            current.let_go([draft.id])
-            break
-        decisions.append(decision)
-        if moves:
-            break
-    return decisions
-
-
-def _let_go(tries: list[_Try]) -> None:
+def _let_go(tries: list[Try]) -> None:
     for each in tries:
         each.let_go()
     tries.clear()

@@ -71,6 +71,11 @@ class Placed:
         return [move for offer in self.offers for move in offer.moves]
 
     @property
+    def nodes(self) -> frozenset[int]:
+        """The nodes whose rows are held while it is written: hosts, and those that are asked."""
+        return self.asked | {host.node_id for host in self.hosts}
+
+    @property
     def tell_end_at(self) -> datetime | None:
         """When its tenant is told that it ends soon; None where it has no end."""
         return None if self.draft.open_ended else told_at(self.end, self.pool)

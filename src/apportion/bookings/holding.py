@@ -1,0 +1,94 @@
+"""Holding nodes and GPUs before booking on them, and what others did there meanwhile.
+
+The order of locks is the same everywhere: nodes, GPUs, bookings.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from apportion.bookings.changes import GpuChange, HostChange, gpu_change, host_change
+from apportion.bookings.planned import NewBooking
+from apportion.quantities.units import to_multirange
+from apportion.store.connections import Connection
+from apportion.store.sql import load
+
+_QUERIES: Final = load("apportion.bookings")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The GPUs that can be booked as planned, and what stands in the way of that.
+
+    Where nothing does, both lists are empty; else they tell all that has changed since the plan.
+    """
+
+    gpus: frozenset[int]
+    gpu_changes: Sequence[GpuChange]
+    host_changes: Sequence[HostChange]
+
+
+async def hold_nodes(connection: Connection, node_ids: Collection[int]) -> None:
+    """Hold some nodes to the end of the transaction, in order; precedes `insert_host`."""
+    if node_ids:
+        await connection.execute(_QUERIES["lock_nodes"], {"ids": sorted(node_ids)})
+
+
+async def hold_gpus(connection: Connection, bookings: Sequence[NewBooking]) -> set[int]:
+    """Wait for those who book the same GPUs, and return the GPUs that can be booked as planned.
+
+    A GPU that was cut otherwise since then, or went, is missing. Precedes `redeal` and `insert`.
+    """
+    if not bookings:
+        return set()
+    planned = {booking.gpu_id: booking.generation for booking in bookings}
+    cursor = await connection.execute(
+        _QUERIES["hold_gpus"], {"ids": list(planned), "generations": list(planned.values())}
+    )
+    return {row["id"] for row in await cursor.fetchall()}
+
+
+async def hold(
+    connection: Connection,
+    wanted: Sequence[NewBooking],
+    nodes: Collection[int],
+    since: str,
+    now: datetime,
+    *,
+    again: bool,
+) -> Holding:
+    """Hold nodes and GPUs in one trip, and tell what of a plan others have taken ``since`` then.
+
+    ``since`` is the position up to which the plan knew. ``again`` lets go of what this transaction
+    has held by it before: so GPUs are always held in one order, whatever a second plan wants.
+    """
+    planned = {booking.gpu_id: booking.generation for booking in wanted}
+    gpus = {"ids": list(planned), "generations": list(planned.values())}
+    # Each statement sees what those had done who were waited for by the one before it.
+    async with connection.pipeline():
+        await connection.execute(_QUERIES["hold_anew" if again else "before_holding"])
+        await hold_nodes(connection, nodes)
+        held = await connection.execute(_QUERIES["hold_gpus"], gpus)
+        parameters = {"since": since, "now": now, **_hulls(wanted)}
+        found = await connection.execute(_QUERIES["overtaken"], parameters)
+    changed = await found.fetchall()
+    return Holding(
+        frozenset(row["id"] for row in await held.fetchall()),
+        [gpu_change(row) for row in changed if row["gpu_id"] is not None],
+        [host_change(row) for row in changed if row["node_id"] is not None],
+    )
+
+
+def _hulls(wanted: Sequence[NewBooking]) -> dict[str, list[object]]:
+    """Return for each GPU all units that are wanted of it, from the first start to the last end."""
+    hulls: dict[int, tuple[int, datetime, datetime]] = {}
+    for each in wanted:
+        units, start, end = hulls.get(each.gpu_id, (0, each.start, each.held_until))
+        hulls[each.gpu_id] = units | each.units, min(start, each.start), max(end, each.held_until)
+    return {
+        "gpus": list(hulls),
+        "units": [to_multirange(units) for units, _, _ in hulls.values()],
+        "starts": [start for _, start, _ in hulls.values()],
+        "ends": [end for _, _, end in hulls.values()],
+    }

@@ -1,0 +1,95 @@
+"""What one transaction decides: held in the pictures until the database has spoken."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from apportion.bookings.service import Holding, NewBooking
+from apportion.placement import Held
+from apportion.reservations.admission import Draft
+from apportion.reservations.fleet import Fleet, micros
+from apportion.reservations.plan import Decision, Placed, Planner
+
+
+@dataclass(slots=True)
+class Try:
+    """What one transaction decides, and holds in the pictures until the database has spoken."""
+
+    fleet: Fleet
+    horizon: str
+    planner: Planner
+    held: list[Placed] = field(default_factory=list[Placed])
+
+    def decide(self, draft: Draft) -> Decision:
+        """Decide a draft, and hold what it gets."""
+        decision = self.planner.decide(draft)
+        if isinstance(decision, Placed):
+            self.held.append(decision)
+        return decision
+
+    def let_go(self, losers: Collection[str] | None = None) -> None:
+        """Let go in the pictures of what some drafts hold (all of them, where none are named)."""
+        gone = [each for each in self.held if losers is None or each.draft.id in losers]
+        for placed in gone:
+            self.held.remove(placed)
+            self.planner.undo(placed)
+        if gone:
+            self.fleet.rewind(self.horizon)
+
+
+@dataclass(slots=True)
+class Chosen:
+    """What is to be written, the ids of what has lost, and whether others made us think anew."""
+
+    decisions: list[Decision]
+    lost: set[str] = field(default_factory=set[str])
+    anew: bool = False
+
+    @property
+    def placed(self) -> list[Placed]:
+        """What has a place and has not lost it."""
+        found = (each for each in self.decisions if isinstance(each, Placed))
+        return [each for each in found if each.draft.id not in self.lost]
+
+    def decide_again(self, current: Try, taken: Collection[str]) -> None:
+        """Decide once more what others took, in its order, beside what has its place."""
+        for at, each in enumerate(self.decisions):
+            if each.draft.id in taken:
+                decision = self.decisions[at] = current.decide(each.draft)
+                if isinstance(decision, Placed) and decision.moves:
+                    # Others' units are dealt again in a transaction of its own: see `_decide`.
+                    current.let_go([each.draft.id])
+                    self.lost.add(each.draft.id)
+
+
+def decide_all(current: Try, drafts: Sequence[Draft]) -> list[Decision]:
+    """Decide in order; a draft that re-deals others' units is written in a transaction of its own.
+
+    A clash of re-dealt units aborts the transaction, which must cost nobody else their place.
+    """
+    decisions: list[Decision] = []
+    for draft in drafts:
+        decision = current.decide(draft)
+        moves = isinstance(decision, Placed) and bool(decision.moves)
+        if moves and decisions:
+            current.let_go([draft.id])
+            break
+        decisions.append(decision)
+        if moves:
+            break
+    return decisions
+
+
+def taken_of(wanted: Sequence[NewBooking], holding: Holding) -> set[str]:
+    """Return the ids of the drafts of whose places others have units by now."""
+    others: dict[int, list[Held]] = {}
+    for change in holding.gpu_changes:
+        if change.held is not None:
+            others.setdefault(change.gpu_id, []).append(change.held)
+    return {
+        booking.reservation_id
+        for booking in wanted
+        for held in others.get(booking.gpu_id, ())
+        if held.units & booking.units
+        and held.start < micros(booking.held_until)
+        and held.end > micros(booking.start)
+    }
