@@ -263,6 +263,16 @@ LEFT JOIN assignments ON booking_id = bookings.id
 WHERE bookings.reservation_id = ANY (%(ids)s) AND voided_at IS NULL
 ORDER BY bookings.reservation_id, bookings.piece;
 
+-- name: places_of
+-- Where reservations lie: GPUs, and nodes whose host they take of.
+SELECT reservation_id, gpu_id, NULL::int AS node_id
+FROM bookings
+WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL
+UNION
+SELECT reservation_id, NULL, node_id
+FROM host_bookings
+WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL;
+
 -- name: pieces_of
 SELECT reservation_id, gpu_id, units::text AS units, atom_id
 FROM bookings

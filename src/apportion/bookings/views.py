@@ -87,12 +87,33 @@ def _view(row: dict[str, Any]) -> BookingView:
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """The GPUs on which a reservation has pieces, and the nodes whose host it takes of."""
+
+    gpus: set[int]
+    nodes: set[int]
+
+
+@dataclass(frozen=True, slots=True)
 class PieceHeld:
     """A piece that a reservation has: the GPU and the atom by their numbers, units as a mask."""
 
     gpu_id: int
     units: int
     atom_id: int | None
+
+
+async def places_of(connection: Connection, reservation_ids: Sequence[str]) -> dict[str, Places]:
+    """Return where each of some reservations lies."""
+    cursor = await connection.execute(_QUERIES["places_of"], {"ids": list(reservation_ids)})
+    found = {each: Places(set(), set()) for each in reservation_ids}
+    for row in await cursor.fetchall():
+        places = found[row["reservation_id"]]
+        if row["gpu_id"] is None:
+            places.nodes.add(row["node_id"])
+        else:
+            places.gpus.add(row["gpu_id"])
+    return found
 
 
 async def pieces_of(

@@ -6,6 +6,7 @@ what is free in every window (see `shelves`), GPUs in calendars by who has what 
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from apportion.placement.asks import Ask
 from apportion.placement.calendar import Calendars
@@ -17,6 +18,16 @@ from apportion.placement.state import FOREVER, NEVER, GpuState, Held, HostHeld, 
 from apportion.placement.timeline import HOST, Endings, endings_of
 from apportion.placement.topology import Topology, topology
 from apportion.placement.verdicts import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """What a holder had; ``freed`` is how often something had been given back before."""
+
+    holder: str
+    freed: int
+    pieces: list[tuple[int, HeldKey, Held]]
+    hosts: list[tuple[int, HostHeld]]
 
 
 class Picture:
@@ -152,6 +163,36 @@ class Picture:
         self._held -= 1
         self.freed += 1
         self._host_changed(node)
+
+    def lift(self, holder: str, gpu_ids: Iterable[int], node_ids: Iterable[int]) -> Lifted:
+        """Take out what somebody has on some GPUs and hosts, to see what would be without it."""
+        gpus = [self._gpus[each] for each in gpu_ids if each in self._gpus]
+        hosts = [self.nodes[each] for each in node_ids if each in self.nodes]
+        lifted = Lifted(
+            holder,
+            self.freed,
+            [
+                (gpu.id, key, held)
+                for gpu in gpus
+                for key, held in gpu.held.items()
+                if key[0] == holder
+            ],
+            [(node.id, node.held[holder]) for node in hosts if holder in node.held],
+        )
+        for gpu_id, key, _ in lifted.pieces:
+            self.free(gpu_id, key)
+        for node_id, _ in lifted.hosts:
+            self.free_host(node_id, holder)
+        return lifted
+
+    def put_back(self, lifted: Lifted) -> None:
+        """Note again what was taken out; nothing of that was given back."""
+        for gpu_id, key, held in lifted.pieces:
+            self.book(gpu_id, key, held)
+        for node_id, held in lifted.hosts:
+            self.book_host(node_id, lifted.holder, held)
+        # What was refused beside what was tried meanwhile may fit now.
+        self._refusals.clear()
 
     def advance(self, now: int) -> None:
         """Let go of everything whose window has ended by ``now``."""

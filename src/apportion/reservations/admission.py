@@ -28,6 +28,7 @@ from apportion.reservations.schemas import (
 from apportion.reservations.window_schemas import SeriesCreate
 from apportion.reservations.windows import LAST
 
+_INSTANT: Final = timedelta(microseconds=1)
 _ITS_OWN: Final = {"idempotency_key", "name"}
 """What of a request says nothing of what is asked for."""
 
@@ -41,7 +42,8 @@ class Draft:
     ``members`` of a gang gets what the ask says. ``offer`` is where a plan of its batch has it.
     ``waiting`` marks one that is stored already, pending, and tried again. ``caller`` asked for it,
     for good; it is placed ``by`` whoever asks or tries again now, for the tenant that it is for.
-    ``reserving`` looks for a start till its pools' patience ends, though it asked to begin at once.
+    ``reserving`` looks for a start till its pools' patience ends, though it asked to begin at once;
+    where one is reserved by then, for one that is ``sooner_than`` it.
     """
 
     id: str
@@ -66,6 +68,7 @@ class Draft:
     offer: Offer | None = None
     waiting: bool = False
     reserving: bool = False
+    sooner_than: datetime | None = None
     reason: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -75,6 +78,8 @@ class Draft:
 
     def starts(self, now: datetime) -> tuple[datetime, datetime]:
         """Return when it may begin: the first instant and the last, which may be past."""
+        if self.sooner_than is not None:
+            return now, self.sooner_than - _INSTANT
         if self.reserving:
             return now, self.pending_until
         if self.end_before is None:

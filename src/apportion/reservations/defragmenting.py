@@ -14,21 +14,23 @@ from typing import Any
 
 from apportion.authority.service import SYSTEM, Caller
 from apportion.bookings import service as bookings
-from apportion.bookings.service import BookingView, PieceHeld
+from apportion.bookings.service import PieceHeld
 from apportion.errors import ConflictError, InvalidInputError
-from apportion.events.service import Event, append
+from apportion.events.service import append
 from apportion.placement import Movable, Offer, Plan, Wanted, regroup
 from apportion.pools.service import PoolRecord, charge, hold_record, hold_with_quotas
 from apportion.quantities.units import to_multirange
-from apportion.quantities.windows import format_instant, parse_duration
+from apportion.quantities.windows import parse_duration
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
 from apportion.reservations.changing import NewEnd, change_end
 from apportion.reservations.fleet import Fleet, instant_of, micros
-from apportion.reservations.lifecycle import Lifecycle, draft_of
+from apportion.reservations.lifecycle import Lifecycle
+from apportion.reservations.moved import moved_event
 from apportion.reservations.plan import Placed, Planner
 from apportion.reservations.schemas import Defragmentation, Defragmented, MoveOut, PlaceOut
 from apportion.reservations.slack import held_until
+from apportion.reservations.stored import draft_of
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import find_ancestors
@@ -200,8 +202,9 @@ class Defragmenter:
         await rows.tell(connection, now, fresh)
         gone_on = {own: was for was, own in successors.items()}
         events = [
-            _event(each, before[gone_on.get(each.draft.id, each.draft.id)], gone_on)
+            moved_event(each, was, before[was])
             for each in placed
+            for was in (gone_on.get(each.draft.id, each.draft.id),)
         ]
         await append(connection, caller, now, events)
         for each in fresh:
@@ -293,30 +296,6 @@ def _going_on(draft: Draft, own_id: str, window: tuple[datetime, datetime], now:
         created_at=now,
         waiting=False,
         reason={},
-    )
-
-
-def _event(placed: Placed, before: Sequence[BookingView], gone_on: Mapping[str, str]) -> Event:
-    own_id = placed.draft.id
-    was = gone_on.get(own_id, own_id)
-    return Event(
-        "reservation.moved",
-        placed.draft.tenant_id,
-        was,
-        {
-            "pool_id": placed.pool.id,
-            "start": format_instant(placed.start),
-            "end": format_instant(placed.end),
-            "successor_id": own_id if own_id != was else None,
-        },
-        before={"bookings": [_place(each).model_dump(mode="json") for each in before]},
-        after={"bookings": [_place(each).model_dump(mode="json") for each in placed.shown]},
-    )
-
-
-def _place(booking: BookingView) -> PlaceOut:
-    return PlaceOut(
-        gpu_id=booking.gpu_id, node=booking.node, units=booking.units, atom=booking.atom
     )
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from apportion.placement import Ask
 from apportion.reservations import rows
-from apportion.reservations.lifecycle import draft_of
+from apportion.reservations.stored import draft_of
 from apportion.store.connections import Connection
 
 WEIGHED_MAX: Final = 1000

@@ -119,7 +119,8 @@ class Fleet:
         self._apply(*held)
 
     def _apply(self, gpu_changes: Iterable[GpuChange], host_changes: Iterable[HostChange]) -> None:
-        for change in gpu_changes:
+        # One that was moved left a voided row behind, with the key of where it is now.
+        for change in sorted(gpu_changes, key=lambda each: each.held is not None):
             index = self.indexes.get(change.pool_id)
             if index is None:
                 continue
@@ -127,7 +128,7 @@ class Fleet:
                 index.free(change.gpu_id, change.key)
             else:
                 index.book(change.gpu_id, change.key, change.held)
-        for host in host_changes:
+        for host in sorted(host_changes, key=lambda each: each.held is not None):
             index = self.indexes.get(host.pool_id)
             if index is None:
                 continue

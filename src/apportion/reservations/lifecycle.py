@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final
 
 from apportion.authority.service import SYSTEM, Caller
 from apportion.events.service import Event, append
 from apportion.nodes import service as nodes
-from apportion.placement import Ask, DeviceAsk, Expression, Selector
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
@@ -20,6 +20,7 @@ from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Placed
 from apportion.reservations.reasons import Gone
 from apportion.reservations.reserving import Reserving
+from apportion.reservations.stored import draft_of, sooner_draft_of
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import find_ancestors
@@ -79,23 +80,33 @@ class Lifecycle:
         changed = 0
         async with aclosing(self._line.due(self._runtime.now())) as pages:
             async for page in pages:
-                changed += await self.place_waiting([draft_of(row) for row in page])
+                for waits, some in groupby(page, key=lambda row: row["state"] == "pending"):
+                    changed += await self._retry(list(some), waiting=waits)
         if self._line.is_unfinished:
             self.hint.set()
         return changed
 
+    async def _retry(self, some: Sequence[Mapping[str, Any]], *, waiting: bool) -> int:
+        """Place what waits, or give what has a reserved start a sooner one; count what changed."""
+        if waiting:
+            return await self.place_waiting([draft_of(row) for row in some])
+        drafts = [sooner_draft_of(row) for row in some]
+        return await self._placer.bring_forward(await self._as_they_stand(drafts))
+
     async def place_waiting(self, drafts: Sequence[Draft]) -> int:
         """Try some that wait, each for its tenant as it stands now; count placed and failed."""
+        decisions = await self._placer.place(await self._as_they_stand(drafts))
+        return sum(isinstance(each, Placed | Gone) for each in decisions.values())
+
+    async def _as_they_stand(self, drafts: Sequence[Draft]) -> list[Draft]:
         async with transaction(self._runtime.db) as connection:
             above = await find_ancestors(connection, [draft.tenant_id for draft in drafts])
         # A tenant that was deleted just then has nobody above it: what it waits for fails.
-        asking = [
+        return [
             replace(each, by=Caller(tenant, SYSTEM.actor, ancestors=above.get(tenant, ())))
             for each in drafts
             for tenant in (each.tenant_id,)
         ]
-        decisions = await self._placer.place(asking)
-        return sum(isinstance(each, Placed | Gone) for each in decisions.values())
 
     async def _start(self, connection: Connection) -> int:
         return await self._step(connection, "due_to_start", "reservation.started", "active")
@@ -151,54 +162,6 @@ class Lifecycle:
         """Ask nodes for what has begun."""
         await nodes.hold_nodes_of(connection, ids)
         await nodes.assign(connection, ids, self._runtime.now())
-
-
-def draft_of(row: Mapping[str, Any]) -> Draft:
-    """Read a stored reservation back into the draft that it was placed from."""
-    return Draft(
-        id=row["id"],
-        by=Caller(row["tenant_id"], SYSTEM.actor),
-        caller=row["caller"],
-        name=row["name"],
-        candidates=tuple(row["candidates"]),
-        ask=Ask(
-            tuple(_device(device) for device in row["devices"]),
-            row["vcpu_milli"],
-            row["memory_mib"],
-            together=row["placement"].get("together", "node"),
-            apart=row["placement"].get("apart", False),
-        ),
-        devices=row["devices"],
-        asked_start=row["asked_start"],
-        asked_end=row["asked_end"],
-        duration=row["duration"],
-        pending_until=row["pending_until"],
-        request_hash=row["request_hash"],
-        created_at=row["created_at"],
-        placement=row["placement"],
-        members=row["members"],
-        end_before=row["end_before"],
-        open_ended=row["open_ended"],
-        series_id=row["series_id"],
-        priority=row["priority"],
-        waiting=True,
-        reason=row["reason"],
-    )
-
-
-def _device(device: Mapping[str, Any]) -> DeviceAsk:
-    expressions = device.get("selector", {}).get("matchExpressions", [])
-    return DeviceAsk(
-        device["class"],
-        device["count"],
-        device["units"],
-        Selector(
-            tuple(
-                Expression(each["key"], each["op"], tuple(str(v) for v in each["values"]))
-                for each in expressions
-            )
-        ),
-    )
 
 
 def _facts(row: Mapping[str, Any]) -> dict[str, object]:

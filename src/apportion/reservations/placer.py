@@ -1,7 +1,7 @@
 """Placing a batch of drafts: plan on the pictures, let the database judge, try again what lost."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
@@ -24,7 +24,8 @@ from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.plan import Decision, Placed, Planner
 from apportion.reservations.reasons import Refused
-from apportion.reservations.trying import Chosen, Try, decide_all, taken_of
+from apportion.reservations.stored import sooner_draft_of
+from apportion.reservations.trying import Chosen, Stands, Try, decide_all, taken_of
 from apportion.store.connections import Connection, retrying
 from apportion.store.groups import GoOn, Groups
 from apportion.store.runtime import Runtime
@@ -53,6 +54,8 @@ class _PartError(Exception):
         super().__init__()
         self.decisions = decisions
 
+
+_NOTHING: Final[Mapping[QuotaKey, Decimal]] = {}
 
 Prepare = Callable[[Connection], Awaitable[None]]
 """What is written before drafts that are placed all or none."""
@@ -153,6 +156,21 @@ class Placer:
             "others kept taking what was found free", hint="Ask again: what is free has changed"
         )
 
+    async def bring_forward(self, drafts: Sequence[Draft]) -> int:
+        """Give those whose start is reserved a sooner one, where there is room by now.
+
+        Each is moved in a transaction of its own, whole or not at all. Returns how many were.
+        """
+        left: dict[str, Draft] = {draft.id: draft for draft in drafts}
+        moved = clashes = 0
+        while left and clashes < CLASHES_MAX:
+            work = _Work(list(left.values()), "alone" if clashes else "together")
+            looked_at, clashed = await self._attempt(partial(self._forward, work))
+            moved += sum(each is not None for each in looked_at.values())
+            left = {draft.id: draft for draft in left.values() if draft.id not in looked_at}
+            clashes += clashed
+        return moved
+
     async def _attempt(
         self, once: Callable[[Connection, list[Try]], Awaitable[_Outcome]]
     ) -> _Outcome:
@@ -193,6 +211,44 @@ class Placer:
         there = [draft.id for draft in drafts if draft.id not in fresh]
         final = dict.fromkeys(there) | {each.draft.id: each for each in kept}
         return final, bool(lost) or chosen.anew
+
+    async def _forward(self, work: _Work, connection: Connection, tries: list[Try]) -> _Outcome:
+        """Move the first that can start sooner; those before it stay, and those behind are left."""
+        now = self._runtime.now()
+        current = await self._look(connection, work, now)
+        tries.append(current)
+        there = await rows.lock_reserved(connection, [draft.id for draft in work.drafts], now)
+        places = await bookings.places_of(connection, list(there))
+        looked_at: dict[str, Decision | None] = {}
+        for draft in work.drafts:
+            looked_at[draft.id] = None
+            row = there.get(draft.id)
+            if row is None:
+                continue
+            stands = Stands(row["pool_id"], places[draft.id], rows.charged(row))
+            fresh = replace(sooner_draft_of(row), by=draft.by)
+            sooner = current.bring_forward(fresh, stands)
+            if sooner is not None:
+                looked_at[draft.id] = await self._move(connection, current, (sooner, stands), now)
+                break
+        return looked_at, False
+
+    async def _move(
+        self, connection: Connection, current: Try, sooner: tuple[Placed, Stands], now: datetime
+    ) -> Placed:
+        """Give up where a reservation is, and take the place that was found for it."""
+        found, stands = sooner
+        before = await bookings.of_reservations(connection, [found.draft.id])
+        chosen = await self._hold(connection, current, [found], now)
+        if not chosen.placed:
+            raise _StaleError
+        [placed] = chosen.placed
+        await bookings.finish(connection, [placed.draft.id], now)
+        if await self._write(connection, chosen, now):
+            raise _StaleError
+        await self._record(connection, [placed], now, given_back=stands.charges)
+        await rows.tell_sooner(connection, placed, before[placed.draft.id], now)
+        return placed
 
     async def _whole(
         self,
@@ -293,9 +349,13 @@ class Placer:
         return lost
 
     async def _record(
-        self, connection: Connection, kept: Sequence[Decision], now: datetime
+        self,
+        connection: Connection,
+        kept: Sequence[Decision],
+        now: datetime,
+        given_back: Mapping[QuotaKey, Decimal] = _NOTHING,
     ) -> None:
-        charges: dict[QuotaKey, Decimal] = {}
+        charges = {key: -amount for key, amount in given_back.items()}
         for each in kept:
             if not isinstance(each, Placed):
                 continue

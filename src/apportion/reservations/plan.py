@@ -188,6 +188,12 @@ class Planner:
         """Take up what a series is charged in a pool: only what is more than that is added."""
         self._peaks[series_id, pool_id] = dict(charged)
 
+    def recharge(self, charges: Mapping[QuotaKey, Decimal], sign: int) -> None:
+        """Reckon without what a reservation is charged (-1), or with it again (1)."""
+        for key, amount in charges.items():
+            if key in self._quotas:
+                self._quotas[key].used += sign * amount
+
     def undo(self, placed: Placed) -> None:
         """Let go in the pictures of what did not come to be."""
         index = self._fleet.indexes[placed.pool.id]

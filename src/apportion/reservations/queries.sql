@@ -130,6 +130,8 @@ SET state = new.state,
     charges = new.charges,
     charged_tenant_id = new.charged,
     reserved_start = new.reserved,
+    -- What changed while a start was reserved is looked at once more: it may make it sooner.
+    waits_xid = CASE WHEN new.reserved THEN pg_current_xact_id() ELSE waits_xid END,
     topology = new.topology,
     updated_at = %(now)s
 FROM json_to_recordset(%(rows)s::json) AS new (
@@ -145,6 +147,14 @@ FROM reservations
 WHERE state = 'pending' AND reserve_at <= %(now)s AND pending_until > %(now)s
 ORDER BY reserve_at, priority DESC, created_at, id
 LIMIT %(limit)s;
+
+-- name: lock_reserved
+-- What begins just now, or is changed or ended by somebody, is left to them.
+SELECT *
+FROM reservations
+WHERE id = ANY (%(ids)s) AND state = 'placed' AND reserved_start AND starts_at > %(now)s
+ORDER BY id
+FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: reserved
 SELECT pool_id, count(*) AS count, min(starts_at) AS next
@@ -248,29 +258,60 @@ WHERE pool_id = %(pool_id)s
     AND state IN ('placed', 'active', 'ending');
 
 -- name: line
--- Who waits from a place in the line on, and for what changed. Who waited too long is about to fail.
+-- Who waits from a place in the line on, and for what changed: for room, or for a sooner start than
+-- the one that is reserved for it. Who waited too long is about to fail.
 SELECT *
-FROM reservations
-WHERE state = 'pending'
-    AND priority <= %(priority)s
-    AND (priority < %(priority)s OR (created_at, id) > (%(created)s, %(after)s))
-    AND pending_until > %(now)s
-    AND coalesce(end_before - duration, asked_start, %(now)s) >= %(now)s
-    AND (
-        waits_for && %(topics)s::text[]
-        OR candidates && %(pools)s::text[]
-        OR waits_xid >= %(since)s::text::xid8
+FROM (
+    (
+        SELECT *
+        FROM reservations
+        WHERE state = 'pending'
+            AND priority <= %(priority)s
+            AND (priority < %(priority)s OR (created_at, id) > (%(created)s, %(after)s))
+            AND pending_until > %(now)s
+            AND coalesce(end_before - duration, asked_start, %(now)s) >= %(now)s
+            AND (
+                waits_for && %(topics)s::text[]
+                OR candidates && %(pools)s::text[]
+                OR waits_xid >= %(since)s::text::xid8
+            )
+        ORDER BY priority DESC, created_at, id
+        LIMIT %(limit)s
     )
+    UNION ALL
+    SELECT *
+    FROM reservations
+    WHERE state = 'placed'
+        AND reserved_start
+        AND starts_at > %(now)s
+        AND priority <= %(priority)s
+        AND (priority < %(priority)s OR (created_at, id) > (%(created)s, %(after)s))
+        AND (
+            waits_for && %(topics)s::text[]
+            OR candidates && %(pools)s::text[]
+            OR waits_xid >= %(since)s::text::xid8
+        )
+) AS waiting
 ORDER BY priority DESC, created_at, id
 LIMIT %(limit)s;
 
 -- name: began_waiting
 -- In the order of the index: where there are none, no row is read, whatever the statistics say.
-SELECT 1
-FROM reservations
-WHERE state = 'pending' AND waits_xid >= %(since)s::text::xid8
-ORDER BY waits_xid
-LIMIT 1;
+(
+    SELECT 1
+    FROM reservations
+    WHERE state = 'pending' AND waits_xid >= %(since)s::text::xid8
+    ORDER BY waits_xid
+    LIMIT 1
+)
+UNION ALL
+(
+    SELECT 1
+    FROM reservations
+    WHERE state = 'placed' AND reserved_start AND waits_xid >= %(since)s::text::xid8
+    ORDER BY waits_xid
+    LIMIT 1
+);
 
 -- name: asked_of
 SELECT DISTINCT tenant_id, candidates

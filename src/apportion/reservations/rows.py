@@ -8,10 +8,13 @@ from typing import Any, Final, cast
 
 from psycopg.types.json import Jsonb
 
-from apportion.events.service import Event, append_all
+from apportion.bookings.service import BookingView
+from apportion.events.service import Event, append, append_all
 from apportion.pools.schemas import Quantity, QuotaResource
-from apportion.pools.service import PoolRecord, show_amount
+from apportion.pools.service import PoolRecord, QuotaKey, show_amount
 from apportion.quantities.windows import format_instant
+from apportion.reservations.admission import Draft
+from apportion.reservations.moved import moved_event
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Gone, Waiting
 from apportion.reservations.told import ReasonThen
@@ -60,6 +63,15 @@ async def lock_pending(connection: Connection, ids: Collection[str]) -> set[str]
     return {row["id"] for row in await cursor.fetchall()}
 
 
+async def lock_reserved(
+    connection: Connection, ids: Collection[str], now: datetime
+) -> dict[str, dict[str, Any]]:
+    """Lock those whose start is reserved and still to come, and that nobody else changes now."""
+    parameters = {"ids": sorted(ids), "now": now}
+    cursor = await connection.execute(QUERIES["lock_reserved"], parameters)
+    return {row["id"]: row for row in await cursor.fetchall()}
+
+
 async def began_waiting(connection: Connection, since: str) -> bool:
     """Tell whether any that still wait may have begun to, or for something else, since then."""
     cursor = await connection.execute(QUERIES["began_waiting"], {"since": since})
@@ -100,7 +112,9 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
         found = [_found(each) for each in tried]
         await connection.execute(QUERIES["place_pending"], {"rows": as_rows(found), "now": now})
     await _keep_reasons(connection, waiting, now)
-    await _note_reasons(connection, waiting, now)
+    reserved = [(each.draft, _reserved(each)) for each in tried if _is_reserved(each)]
+    news = [(each.draft, each.reason) for each in waiting if each.is_news]
+    await _note_reasons(connection, [*news, *reserved], now)
     if gone:
         await connection.execute(
             QUERIES["fail_pending"],
@@ -114,7 +128,7 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
 
 def _found(placed: Placed) -> dict[str, object]:
     """Return what one that waited has by now."""
-    reserved = placed.draft.reserving and placed.state == "placed"
+    reserved = _is_reserved(placed)
     return {
         "id": placed.draft.id,
         "pool_id": placed.pool.id,
@@ -130,13 +144,23 @@ def _found(placed: Placed) -> dict[str, object]:
     }
 
 
-def _reserved(placed: Placed) -> dict[str, object]:
-    start = format_instant(placed.start)
+def _is_reserved(placed: Placed) -> bool:
+    return placed.draft.reserving and placed.state == "placed"
+
+
+def _reserved(placed: Placed) -> dict[str, Any]:
+    draft, start = placed.draft, format_instant(placed.start)
+    message = f"it waited long enough to have its start reserved: {start}"
+    if draft.sooner_than is not None:
+        message = (
+            f"its reserved start came forward from {format_instant(draft.sooner_than)} to {start}"
+        )
     return {
         "code": "reserved_start",
-        "message": f"it waited long enough to have its start reserved: {start}",
-        "since": placed.draft.reason.get("since"),
-        "reserved_at": format_instant(placed.at),
+        "message": message,
+        "since": draft.reason.get("since"),
+        "changes": draft.reason.get("changes", 0) + 1,
+        "reserved_at": draft.reason.get("reserved_at", format_instant(placed.at)),
     }
 
 
@@ -150,17 +174,17 @@ async def _keep_reasons(connection: Connection, waiting: Sequence[Waiting], now:
         await connection.execute(QUERIES["keep_pending"], {"rows": as_rows(still), "now": now})
 
 
-async def _note_reasons(connection: Connection, waiting: Sequence[Waiting], now: datetime) -> None:
+async def _note_reasons(
+    connection: Connection, told: Sequence[tuple[Draft, Mapping[str, Any]]], now: datetime
+) -> None:
     """Keep the story: a row whenever the codes change, not the counts, which always do."""
-    told = [each for each in waiting if each.is_news]
     if not told:
         return
     noted = [
-        {"id": each.draft.id, "tenant_id": each.draft.tenant_id, "reason": each.reason}
-        for each in told
+        {"id": draft.id, "tenant_id": draft.tenant_id, "reason": reason} for draft, reason in told
     ]
     await connection.execute(QUERIES["note_reasons"], {"rows": as_rows(noted), "now": now})
-    long = [each.draft.id for each in told if each.reason["changes"] >= REASONS_KEPT]
+    long = [draft.id for draft, reason in told if reason["changes"] >= REASONS_KEPT]
     if long:
         await connection.execute(QUERIES["forget_reasons"], {"ids": long, "most": REASONS_KEPT})
 
@@ -186,6 +210,34 @@ async def charged_of_series(
     return {row["resource"]: row["amount"] for row in await cursor.fetchall()}
 
 
+def charged(row: Mapping[str, Any]) -> dict[QuotaKey, Decimal]:
+    """Return what a live reservation is charged, and to whom."""
+    return {
+        (row["charged_tenant_id"], row["pool_id"], resource): amount
+        for resource, amount in read_charges(row["charges"]).items()
+    }
+
+
+async def tell_sooner(
+    connection: Connection, placed: Placed, before: Sequence[BookingView], now: datetime
+) -> None:
+    """Tell that a reserved start came forward, and that it runs, where it does so at once."""
+    draft = placed.draft
+    events = [moved_event(placed, draft.id, before)]
+    if placed.state == "active":
+        facts = {"pool_id": placed.pool.id}
+        started = Event(
+            "reservation.started",
+            draft.tenant_id,
+            draft.id,
+            facts,
+            before={"state": "placed"},
+            after={"state": "active"},
+        )
+        events.append(started)
+    await append(connection, draft.by, now, events)
+
+
 async def tell(connection: Connection, now: datetime, kept: Sequence[Decision]) -> None:
     """Append what happened; a waiting one that goes on waiting is no news."""
     events = [(each.draft.by, event) for each in kept if (event := _event(each)) is not None]
@@ -196,7 +248,8 @@ def _event(decision: Decision) -> Event | None:
     draft = decision.draft
     match decision:
         case Placed():
-            return _placed_event(decision)
+            # One that had its place before is told of as moved: see `tell_sooner`.
+            return None if draft.sooner_than is not None else _placed_event(decision)
         case Gone():
             return Event(
                 "reservation.failed",

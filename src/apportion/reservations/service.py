@@ -37,7 +37,7 @@ from apportion.reservations.ends import end_text, told_at
 from apportion.reservations.explaining import explain, look_around, usable_pools
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.lengths import check_length
-from apportion.reservations.lifecycle import Lifecycle, draft_of
+from apportion.reservations.lifecycle import Lifecycle
 from apportion.reservations.outlook import find_earliest, find_free_windows
 from apportion.reservations.placer import CLASHES_MAX, Placer
 from apportion.reservations.rights import check_update
@@ -51,6 +51,7 @@ from apportion.reservations.schemas import (
     ReservationView,
 )
 from apportion.reservations.series import SeriesService
+from apportion.reservations.stored import draft_of
 from apportion.reservations.views import show_all, show_made
 from apportion.reservations.window_schemas import FreeWindows, FreeWindowsAsk, Outlook
 from apportion.store.connections import Connection, retrying, transaction

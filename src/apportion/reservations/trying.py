@@ -1,13 +1,25 @@
 """What one transaction decides: held in the pictures until the database has spoken."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 
-from apportion.bookings.service import Holding, NewBooking
+from apportion.bookings.service import Holding, NewBooking, Places
 from apportion.placement import Held
+from apportion.placement.picture import Lifted
+from apportion.pools.service import QuotaKey
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet, micros
 from apportion.reservations.plan import Decision, Placed, Planner
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """Where a reservation has its place, and whose quotas it is charged to."""
+
+    pool_id: str
+    places: Places
+    charges: Mapping[QuotaKey, Decimal]
 
 
 @dataclass(slots=True)
@@ -18,6 +30,7 @@ class Try:
     horizon: str
     planner: Planner
     held: list[Placed] = field(default_factory=list[Placed])
+    lifted: list[tuple[str, Lifted]] = field(default_factory=list[tuple[str, Lifted]])
 
     def decide(self, draft: Draft) -> Decision:
         """Decide a draft, and hold what it gets."""
@@ -26,12 +39,32 @@ class Try:
             self.held.append(decision)
         return decision
 
+    def bring_forward(self, draft: Draft, stands: Stands) -> Placed | None:
+        """Decide one that has a place already, as if it had none; None leaves it where it is."""
+        index = self.fleet.indexes.get(stands.pool_id)
+        if index is None:
+            return None
+        lifted = index.lift(draft.id, stands.places.gpus, stands.places.nodes)
+        self.planner.recharge(stands.charges, -1)
+        decision = self.decide(draft)
+        if isinstance(decision, Placed):
+            self.lifted.append((stands.pool_id, lifted))
+            return decision
+        self.planner.recharge(stands.charges, 1)
+        index.put_back(lifted)
+        index.freed = lifted.freed
+        return None
+
     def let_go(self, losers: Collection[str] | None = None) -> None:
         """Let go in the pictures of what some drafts hold (all of them, where none are named)."""
         gone = [each for each in self.held if losers is None or each.draft.id in losers]
         for placed in gone:
             self.held.remove(placed)
             self.planner.undo(placed)
+        if losers is None:
+            for pool_id, lifted in self.lifted:
+                self.fleet.indexes[pool_id].put_back(lifted)
+            self.lifted.clear()
         if gone:
             self.fleet.rewind(self.horizon)
 
@@ -81,15 +114,16 @@ def decide_all(current: Try, drafts: Sequence[Draft]) -> list[Decision]:
 
 def taken_of(wanted: Sequence[NewBooking], holding: Holding) -> set[str]:
     """Return the ids of the drafts of whose places others have units by now."""
-    others: dict[int, list[Held]] = {}
+    others: dict[int, list[tuple[str, Held]]] = {}
     for change in holding.gpu_changes:
         if change.held is not None:
-            others.setdefault(change.gpu_id, []).append(change.held)
+            others.setdefault(change.gpu_id, []).append((change.key[0], change.held))
     return {
         booking.reservation_id
         for booking in wanted
-        for held in others.get(booking.gpu_id, ())
-        if held.units & booking.units
+        for holder, held in others.get(booking.gpu_id, ())
+        if holder != booking.reservation_id
+        and held.units & booking.units
         and held.start < micros(booking.held_until)
         and held.end > micros(booking.start)
     }

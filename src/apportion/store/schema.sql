@@ -525,6 +525,8 @@ CREATE INDEX reservations_to_reserve ON reservations (reserve_at, priority DESC,
     WHERE state = 'pending' AND reserve_at IS NOT NULL;
 CREATE INDEX reservations_reserved ON reservations (pool_id, starts_at)
     WHERE state = 'placed' AND reserved_start;
+CREATE INDEX reservations_reserved_waiting ON reservations (waits_xid)
+    WHERE state = 'placed' AND reserved_start;
 CREATE INDEX reservations_to_fail ON reservations (fails_at) WHERE state = 'pending';
 CREATE INDEX reservations_to_start ON reservations (starts_at) WHERE state = 'placed';
 CREATE INDEX reservations_to_end ON reservations (ends_at) WHERE state IN ('placed', 'active');

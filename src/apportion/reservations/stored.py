@@ -1,0 +1,63 @@
+"""Reading a stored reservation back into the draft that it was placed from."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from apportion.authority.service import SYSTEM, Caller
+from apportion.placement import Ask, DeviceAsk, Expression, Selector
+from apportion.reservations.admission import Draft
+
+
+def draft_of(row: Mapping[str, Any]) -> Draft:
+    """Read a stored reservation back into the draft that it was placed from."""
+    return Draft(
+        id=row["id"],
+        by=Caller(row["tenant_id"], SYSTEM.actor),
+        caller=row["caller"],
+        name=row["name"],
+        candidates=tuple(row["candidates"]),
+        ask=Ask(
+            tuple(_device(device) for device in row["devices"]),
+            row["vcpu_milli"],
+            row["memory_mib"],
+            together=row["placement"].get("together", "node"),
+            apart=row["placement"].get("apart", False),
+        ),
+        devices=row["devices"],
+        asked_start=row["asked_start"],
+        asked_end=row["asked_end"],
+        duration=row["duration"],
+        pending_until=row["pending_until"],
+        request_hash=row["request_hash"],
+        created_at=row["created_at"],
+        placement=row["placement"],
+        members=row["members"],
+        end_before=row["end_before"],
+        open_ended=row["open_ended"],
+        series_id=row["series_id"],
+        priority=row["priority"],
+        waiting=True,
+        reason=row["reason"],
+    )
+
+
+def sooner_draft_of(row: Mapping[str, Any]) -> Draft:
+    """Read one whose start is reserved: it looks for a sooner one, for as long as it is by now."""
+    length = None if row["open_ended"] else row["ends_at"] - row["starts_at"]
+    return replace(draft_of(row), reserving=True, sooner_than=row["starts_at"], duration=length)
+
+
+def _device(device: Mapping[str, Any]) -> DeviceAsk:
+    expressions = device.get("selector", {}).get("matchExpressions", [])
+    return DeviceAsk(
+        device["class"],
+        device["count"],
+        device["units"],
+        Selector(
+            tuple(
+                Expression(each["key"], each["op"], tuple(str(v) for v in each["values"]))
+                for each in expressions
+            )
+        ),
+    )
