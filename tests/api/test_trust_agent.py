@@ -6,7 +6,6 @@ import stat
 import anyio
 import httpx2
 import pytest
-from in_loop import BASE, InLoop
 
 from apportion.agent.identity import kept, link_of
 from apportion.agent.joining import join
@@ -18,6 +17,7 @@ from apportion.server.app import create_app
 from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
 from apportion.testing.builders import gpu, inventory, pool_of
+from in_loop import BASE, InLoop
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ there by then. Nothing is remembered between rounds that the next one would be w
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -27,6 +27,8 @@ INTERVAL_SECONDS: Final = 10
 """How often a report is made, before a spec says otherwise."""
 
 _SPEC_FILE: Final = "spec.json"
+_SPEC: Final = "spec"
+"""What the report calls the keeping of the spec itself, where that fails."""
 
 _log: Final = structlog.get_logger()
 
@@ -90,6 +92,7 @@ class Loop:
         self._machine = machine
         self._now = now
         self._behind = True
+        self._unkept: Outcome | None = None
         self._outcomes: Mapping[str, Outcome] = {}
         self.spec: NodeSpec | None = self._kept()
 
@@ -109,6 +112,8 @@ class Loop:
             return INTERVAL_SECONDS
         spec, units = self.spec, self._machine.units()
         outcomes = _converge(spec, units, self._now)
+        if self._unkept is not None:
+            outcomes[_SPEC] = self._unkept
         self._attempt("report", lambda: self._report(spec, units, outcomes))
         if self._behind:
             self._attempt("read spec", self._read_spec)
@@ -121,8 +126,18 @@ class Loop:
     def _read_spec(self) -> None:
         spec = self._link.read_spec()
         if self.spec is None or spec != self.spec:
-            keep(self._file, spec.model_dump_json())
+            self._keep(spec)
         self.spec, self._behind = spec, False
+
+    def _keep(self, spec: NodeSpec) -> None:
+        """Put on disk what is asked: what a restart would forget must not be acted on."""
+        try:
+            keep(self._file, spec.model_dump_json())
+        except UnavailableError as error:
+            message = f"what is asked cannot be kept: {error.given} {error.message}"
+            self._unkept = Outcome(done=False, reason="state_not_written", message=message)
+            raise
+        self._unkept = None
 
     def _kept(self) -> NodeSpec | None:
         content = read_if_there(self._file)
@@ -148,7 +163,7 @@ class Loop:
                     if outcome.done and name in spec.units
                 },
                 "outcomes": {
-                    name: asdict(outcome)
+                    name: outcome.told()
                     for name, outcome in outcomes.items()
                     if name in spec.units or not outcome.done
                 },

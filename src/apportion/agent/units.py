@@ -6,9 +6,12 @@ same or with newer wishes; whatever it has to remember lies on disk before it ac
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+_MESSAGE_MAX: Final = 1000
+_OBJECTS_MAX: Final = 64
 
 Wanted = Mapping[str, Any]
 """The fields of one unit of the spec, as the server renders them (docs/reference/partitions.md)."""
@@ -41,6 +44,14 @@ class Outcome:
     message: str = ""
     objects: tuple[str, ...] = ()
     mismatches: tuple[Mismatch, ...] = ()
+
+    def told(self) -> dict[str, Any]:
+        """Return it as a report takes it: one that says too much would be refused as a whole."""
+        return {
+            **asdict(self),
+            "message": self.message[:_MESSAGE_MAX],
+            "objects": self.objects[:_OBJECTS_MAX],
+        }
 
 
 class Unit(Protocol):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from apportion.cli.connection import PoolNames
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data
-from apportion.cli.reservation_text import head, why
+from apportion.cli.reservation_text import head, missing, why
 from apportion.cli.times import both_zones
 from apportion.cli.zones import local
 from apportion.placement.wording import sentence
@@ -35,6 +35,7 @@ def _lines(told: "ReservationExplained", pools: PoolNames) -> Iterator[str]:
     yield head(view, pools)
     if not told.pools:
         yield from (f"  {line}" for line in why(view))
+        yield from (f"  {line}" for line in missing(view))
     for pool in told.pools:
         yield from _pool_lines(pool)
     if view.state == "pending":

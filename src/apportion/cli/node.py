@@ -210,6 +210,12 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
     host = [(each.resource, each.total, each.ratio, each.capacity) for each in node.resources]
     if host:
         lines += [table(("host", "total", "overcommit", "bookable"), host), ""]
+    units = [
+        (name, "yes" if each["done"] else f"no: {each['reason']}", each["message"] or None)
+        for name, each in sorted(node.outcomes.items())
+    ]
+    if units:
+        lines += [table(("unit", "done", "says"), units), ""]
     rows = [
         (gpu.index, gpu.product, gpu.split, gpu.unbookable_reason or "yes", gpu.id) for gpu in gpus
     ]

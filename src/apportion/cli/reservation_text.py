@@ -25,6 +25,8 @@ TOGETHER: Final = {
 """What pieces can be asked to share, in words."""
 
 _DRAWN_MAX = 8
+_SETTLED: Final = ("device_there", "window_over", "device_released")
+"""Reasons of allocations of which there is nothing more to say."""
 
 
 def reservation_lines(client: "Client", view: "ReservationView", now: datetime) -> list[str]:
@@ -66,6 +68,22 @@ def why(view: "ReservationView") -> Iterator[str]:
     if hint := view.reason.get("hint"):
         yield f"what would help: {hint}"
     yield f"it is tried again whenever something frees, until {both_zones(view.pending_until)}"
+
+
+def missing(view: "ReservationView") -> Iterator[str]:
+    """Say of each piece that its holder cannot use now, or has not let go of, why not."""
+    for each in view.bookings:
+        standing = each.allocation
+        if standing is None or standing.reason["code"] in _SETTLED:
+            continue
+        yield f"{each.gpu_id} on {each.node}: {standing.state}, {_reason_text(standing.reason)}"
+
+
+def _reason_text(reason: Mapping[str, Any]) -> str:
+    """Write a reason, and in the node's own words what stands behind it."""
+    text = f"{reason['code']}: {reason['message']}"
+    node = reason.get("node")
+    return text if node is None else f"{text} ({node['reason']}: {node['message']})"
 
 
 def _asked(view: "ReservationView") -> Iterator[str]:

@@ -62,8 +62,9 @@ def derive(
     split = "mig" if demand else _split(report, sharing, policy)
     common = _common(report, node, model, sharing)
     parent_reason = None if split == "none" else SPLIT
+    keeps_mode = board is not None and on_demand.keeps_its_mode(board, policy.mode_change)
     if demand and board is not None and board.ruler is not None:
-        parent_reason = on_demand.why_not_whole(report, board)
+        parent_reason = on_demand.why_not_whole(report, keeps_mode=keeps_mode)
     parent = AtomSpec(
         key=report.uuid,
         cls="gpu",
@@ -76,7 +77,7 @@ def derive(
         case "mig":
             parts = tuple(_instances(report, board, sharing, common, told))
             if demand and board is not None:
-                parts = on_demand.places(report, board, common, parts)
+                parts = on_demand.places(report, board, common, parts, keeps_mode=keeps_mode)
                 parts = on_demand.as_told(parts, board, told)
             ruler = board.ruler.units if board is not None and board.ruler is not None else 1
         case "slots":

@@ -31,6 +31,7 @@ REASONS: Final[Mapping[str, str]] = {
     "mig_mode_changing": "the GPU's MIG mode is being switched",
     "mig_mode_on": "the GPU is in MIG mode, which is to be switched off",
     "device_missing": "its node does not report the instance",
+    "instance_failed": "its node reports that the instance failed",
     "instance_of_another": "the instance that is there was made for somebody else",
     "delivered_less": "the instance has less than its profile promises",
     "blocked_by_overrun": "whoever had it before has not let go of it",
@@ -55,6 +56,8 @@ ASKED: Final = _reason("device_asked")
 OVER: Final = _reason("window_over")
 _THERE: Final = _reason("device_there")
 _LEAVING: Final = ("holder_leaving", "holder_still_there", "memory_not_idle")
+_SPOILT: Final = {"failed": "instance_failed"}
+"""What some reasons of an instance that is there mean to its holder."""
 _INSTANCE_KEYS: Final = ("migUuid", "giId", "ciId")
 
 
@@ -159,7 +162,10 @@ def see(each: Assigned, report: NodeReport, words: Words | None) -> Seen:
     if report.observed_generation < each.generation:
         return Seen(each.state, ASKED, each.device, bound)
     wrong = _wrong(each, report)
-    reason = _reason(wrong) if wrong else None if words is None else _not_handed_out(word)
+    if wrong is None:
+        reason = None if words is None else _not_handed_out(word)
+    else:
+        reason = _told_so(_reason(wrong), word)
     if reason is None:
         return Seen("ready", _THERE, _names(each), bound)
     done = max(report.converged.get(unit, 0) for unit in ("mig-layout", DEVICES_UNIT))
@@ -191,12 +197,17 @@ def _bound(word: AllocationReport | None, report: NodeReport) -> Mapping[str, An
 
 def _not_handed_out(word: AllocationReport | None) -> Reason | None:
     """Say why its holder cannot use what is there, by a node that tells of its allocations."""
-    if word is not None and word.state == "bound":
-        return None
-    if word is None:
-        return _reason("device_not_bound")
-    code = "blocked_by_overrun" if word.reason == "held_by_another" else "device_not_bound"
-    return {**_reason(code), "node": {"reason": word.reason, "message": word.message}}
+    if word is None or word.state != "bound":
+        held = word is not None and word.reason == "held_by_another"
+        return _told_so(_reason("blocked_by_overrun" if held else "device_not_bound"), word)
+    return None
+
+
+def _told_so(reason: Reason, word: AllocationReport | None) -> Reason:
+    """Add to a reason what the node itself says, where it says why."""
+    if word is None or word.reason is None:
+        return reason
+    return {**reason, "node": {"reason": word.reason, "message": word.message}}
 
 
 def _wrong(each: Assigned, report: NodeReport) -> str | None:
@@ -211,7 +222,7 @@ def _wrong(each: Assigned, report: NodeReport) -> str | None:
         return "device_missing"
     if _made_for(report, uuid) not in (None, each.allocation_id):
         return "instance_of_another"
-    return None if each.atom_reason is None else "delivered_less"
+    return None if each.atom_reason is None else _SPOILT.get(each.atom_reason, "delivered_less")
 
 
 def _made_for(report: NodeReport, uuid: str) -> str | None:

@@ -2,8 +2,8 @@
 
 Every legal place of its board is an atom, whether an instance is there or not; what only an
 instance has (its UUID and ids) appears when the node reports it. The GPU itself is an atom as well
-where the MIG mode can be switched without a reset (Hopper and newer); elsewhere either the GPU is,
-while MIG is off, or its places are, while it is on.
+where the MIG mode can be switched without a reset (Hopper and newer), or its pool lets nodes reset
+an idle GPU; elsewhere either the GPU is, while MIG is off, or its places are, while it is on.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -16,7 +16,8 @@ from apportion.nodes.specs import AtomSpec, Attributes, GpuSpec, atom_key
 from apportion.quantities.units import from_multirange, to_multirange
 
 NEEDS_RESET: Final = "mig_mode_needs_reset"
-"""The MIG mode of this board cannot be switched while others work on the machine."""
+"""The MIG mode of this board is switched by a reset, which its pool does not allow."""
+_WITH_RESET: Final = ("reset", "reboot")
 FOREIGN: Final = "foreign_instance"
 """An instance is there that nobody asked for: it is left alone, and its place with it."""
 
@@ -27,14 +28,24 @@ Told = Mapping[str, DriverProfile]
 """The profiles that a node's driver has for a GPU, by name; empty where it has not said."""
 
 
+def keeps_its_mode(board: Board, mode_change: str) -> bool:
+    """Tell whether a board's MIG mode stays as it is, by what its pool lets nodes do for it."""
+    return board.mode_change_needs_reset and mode_change not in _WITH_RESET
+
+
 def places(
-    report: GpuReport, board: Board, common: Attributes, reported: Iterable[AtomSpec]
+    report: GpuReport,
+    board: Board,
+    common: Attributes,
+    reported: Iterable[AtomSpec],
+    *,
+    keeps_mode: bool,
 ) -> tuple[AtomSpec, ...]:
     """Return an atom for every legal place of a board, as it is reported where it is.
 
     An instance that cannot be booked keeps all that overlaps it from being booked.
     """
-    reason = NEEDS_RESET if board.mode_change_needs_reset and not report.mig.current else None
+    reason = NEEDS_RESET if keeps_mode and not report.mig.current else None
     atoms = {atom.key: atom for atom in _legal(report, board, common, reason)}
     for instance in reported:
         atoms[instance.key] = instance
@@ -60,9 +71,9 @@ def _as_told(atom: AtomSpec, board: Board, told: Told) -> AtomSpec:
     return replace(atom, attributes={**atom.attributes, "vramGiB": -(-there.memory_mib // 1024)})
 
 
-def why_not_whole(report: GpuReport, board: Board) -> str | None:
+def why_not_whole(report: GpuReport, *, keeps_mode: bool) -> str | None:
     """Return why the GPU cannot be booked whole, or None where it can."""
-    return NEEDS_RESET if board.mode_change_needs_reset and report.mig.current else None
+    return NEEDS_RESET if keeps_mode and report.mig.current else None
 
 
 def without_foreign(gpu: GpuSpec, asked: Collection[str]) -> GpuSpec:

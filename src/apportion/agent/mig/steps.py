@@ -198,7 +198,10 @@ class _Planner:
             )
         if self.gpu.pids:
             return "gpu_in_use", f"processes use it: {_listed(self.gpu.pids)}"
-        if self._holds:
+        # Of an instance that is not there, as after a reboot that took it, nobody has anything: to
+        # wait for its holder would be to wait for each other.
+        there = {None, *(each.place.start for each in self.gpu.instances)}
+        if any(hold.start in there for hold in self._holds):
             return "gpu_held", "somebody has a device of it"
         return None
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 
 import uvicorn
 
 from apportion.authority.service import ROOT, ensure_root, issue_token
-from apportion.nodes.service import sync_placements
+from apportion.nodes.service import Watch, sync_placements
 from apportion.reservations.service import Reservations
 from apportion.server.app import create_app
 from apportion.server.launch import _listen
@@ -23,12 +24,14 @@ from apportion.testing.builders import KEY
 class Served:
     url: str
     token: str
+    tick: Callable[[], object]
+    """Do what the clock has a server do: begin and end what is due, and miss who is silent."""
 
 
 @contextmanager
-def served(dsn: str):
-    """Serve the API on a free port of this machine for the block."""
-    thread = _Serving(dsn)
+def served(dsn: str, now: Callable[[], datetime] | None = None):
+    """Serve the API on a free port of this machine for the block, by a clock of the caller's."""
+    thread = _Serving(dsn, now)
     thread.start()
     try:
         yield thread.wait()
@@ -37,9 +40,10 @@ def served(dsn: str):
 
 
 class _Serving(threading.Thread):
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, now: Callable[[], datetime] | None) -> None:
         super().__init__()
         self._dsn = dsn
+        self._clock = {} if now is None else {"now": now}
         self._answer: Future[tuple[Served, Callable[[], object]]] = Future()
 
     def run(self) -> None:
@@ -60,16 +64,24 @@ class _Serving(threading.Thread):
 
     async def _serve(self) -> None:
         async with open_pool(self._dsn) as db:
-            runtime = Runtime(db, key=KEY)
+            runtime = Runtime(db, key=KEY, **self._clock)
             async with transaction(db) as connection:
                 await ensure_root(runtime, connection)
                 await sync_placements(connection)
                 token = (await issue_token(runtime, connection, tenant_id=ROOT, name="test")).token
-            app = create_app(runtime, Reservations(runtime), ready=lambda: True)
+            reservations, watch = Reservations(runtime), Watch(runtime)
+            app = create_app(runtime, reservations, ready=lambda: True)
             with _listen("127.0.0.1", 0) as listener:
                 server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
                 url = f"http://127.0.0.1:{listener.getsockname()[1]}"
                 loop = asyncio.get_running_loop()
+
+                async def advance() -> None:
+                    await watch.advance()
+                    await reservations.lifecycle.advance()
+
+                def tick() -> None:
+                    asyncio.run_coroutine_threadsafe(advance(), loop).result(timeout=60)
 
                 def stop() -> None:
                     app.state.feed.stop()  # streams of events never end by themselves
@@ -77,6 +89,6 @@ class _Serving(threading.Thread):
 
                 # The socket listens already: whoever connects now waits until it is served.
                 self._answer.set_result(
-                    (Served(url, token), lambda: loop.call_soon_threadsafe(stop))
+                    (Served(url, token, tick), lambda: loop.call_soon_threadsafe(stop))
                 )
                 await server._serve([listener])
