@@ -8,6 +8,8 @@ sequence how many that were.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ import structlog
 
 from apportion.agent.files import keep, make_private, read_if_there
 from apportion.agent.link import Link, Signed
+from apportion.agent.points import Hook, nothing
 from apportion.errors import (
     ApportionError,
     ConflictError,
@@ -37,11 +40,30 @@ _WRONG: Final = (InvalidInputError, ConflictError, InvalidStateError)
 _log: Final = structlog.get_logger()
 
 
-class Uplink:
-    """The reports of one node that the server has not taken in yet, oldest first."""
+class Way(StrEnum):
+    """What happens to a report, in its order; tests stop the process around each of them."""
 
-    def __init__(self, state: Path, link: Link, *, most: int = KEPT_MAX) -> None:
+    SPOOLED = "spooled"
+    """It is on disk, under its number."""
+    NUMBERED = "numbered"
+    """Its number is: no other report gets it, also when this one has gone."""
+    SENT = "sent"
+    """The server has answered that it has it."""
+    FORGOTTEN = "forgotten"
+    """It is on disk no more."""
+
+
+class Uplink:
+    """The reports of one node that the server has not taken in yet, oldest first.
+
+    ``told`` hears ``before WAY`` and ``after WAY`` around each `Way` that a report goes.
+    """
+
+    def __init__(
+        self, state: Path, link: Link, *, most: int = KEPT_MAX, told: Hook = nothing
+    ) -> None:
         """Find what an earlier life of the agent has left."""
+        self._told = told
         self._state = state
         self._spool = state / "spool"
         self._link = link
@@ -52,6 +74,10 @@ class Uplink:
         self._waiting = sorted(int(each.stem) for each in self._spool.glob("*.json"))
         kept = int(read_if_there(state / _SEQUENCE_FILE) or "0")
         self._sequence = max([kept, *self._waiting[-1:]])
+        if self._sequence > kept:
+            # Killed before that: once the report has gone, its number would be given away again.
+            with suppress(UnavailableError):
+                keep(state / _SEQUENCE_FILE, str(self._sequence))
         self._homeless: dict[int, Signed] = {}
 
     @property
@@ -69,9 +95,13 @@ class Uplink:
         number = self._sequence
         signed = self._link.sign_report({**facts, "sequence": number})
         try:
-            # The number first: one that was given away is never given to another report.
-            keep(self._state / _SEQUENCE_FILE, str(number))
+            # The report first: a number without one would look as if a report were missing.
+            self._told(f"before {Way.SPOOLED}")
             keep(self._path(number), _written(signed))
+            self._told(f"after {Way.SPOOLED}")
+            self._told(f"before {Way.NUMBERED}")
+            keep(self._state / _SEQUENCE_FILE, str(number))
+            self._told(f"after {Way.NUMBERED}")
         except UnavailableError as error:
             _log.warning("report not kept", sequence=number, reason=str(error))
             self._forget(*self._homeless)
@@ -89,9 +119,13 @@ class Uplink:
         while self._waiting:
             number = self._waiting[0]
             signed = self._homeless.get(number) or _read(self._path(number))
+            self._told(f"before {Way.SENT}")
             if signed is not None:
                 answer = self._deliver(number, signed) or answer
+            self._told(f"after {Way.SENT}")
+            self._told(f"before {Way.FORGOTTEN}")
             self._forget(number)
+            self._told(f"after {Way.FORGOTTEN}")
         return answer
 
     def _deliver(self, number: int, signed: Signed) -> ReportAnswer | None:
