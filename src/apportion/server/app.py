@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
 
 from apportion.authority.service import Identities
 from apportion.doors.problems import RefusedRequestError, respond
@@ -35,6 +37,11 @@ from apportion.tenants import api as tenants
 from apportion.webhooks import api as webhooks
 from apportion.webhooks.service import Network
 
+# Routes are tried in this order: what is asked most comes first.
+_ROOMS: Final = (
+    *(reservations_api, partitions, series_api, tenants, pools, quotas, nodes, joining_api),
+    *(metering, events, webhooks, health),
+)
 _DESCRIPTION: Final = (
     "GPUs by the slice, booked for windows of time and metered exactly. Shares and other exact "
     'numbers are text such as "3/7"; instants are RFC 3339 in UTC; every failure is a problem '
@@ -57,30 +64,18 @@ def create_app(
 
     There are no documentation pages: FastAPI's load scripts from elsewhere.
     """
-    app = FastAPI(
-        title="Apportion",
-        version=version("apportion"),
-        description=_DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
-    )
+    app = _routed()
+    app.state.ready = ready
     app.state.runtime = runtime
     app.state.identities = Identities(runtime)
     app.state.reservations = reservations
     app.state.feed = Feed(runtime)
     app.state.webhook_networks = webhook_networks
     app.state.clock_skew = clock_skew
-    # Routes are tried in this order: what is asked most comes first.
-    machines = (pools, quotas, nodes, joining_api)
-    asked_most = (reservations_api, partitions)
-    rooms = (*asked_most, series_api, tenants, *machines, metering, events, webhooks)
-    routers = [*(each.router for each in rooms), health.router(ready)]
-    for router in routers:
-        app.include_router(router)
-    app.state.doors = [route for router in routers for route in router.routes]
-    _describe(app)
+    app.state.doors = [route for room in _ROOMS for route in room.router.routes]
+    app.state.allowed = _allowed()
+    # FastAPI's own way to change the document is to replace this method.
+    app.openapi = _document
     app.add_exception_handler(ApportionError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused_by_http)
@@ -92,11 +87,38 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def _describe(app: FastAPI) -> None:
-    document = openapi.build(app)
-    app.state.allowed = Allowed(document)
-    # FastAPI's own way to change the document is to replace this method.
-    app.openapi = lambda: document
+@cache
+def _routes() -> list[BaseRoute]:
+    """Return the routes, which all applications of a process share, like the document of them.
+
+    Both are half a second's work: FastAPI reads every signature and builds every model anew.
+    """
+    whole = APIRouter(generate_unique_id_function=_operation_id)
+    for room in _ROOMS:
+        whole.include_router(room.router)
+    return whole.routes
+
+
+def _routed() -> FastAPI:
+    return FastAPI(
+        title="Apportion",
+        version=version("apportion"),
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        routes=_routes(),
+    )
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return openapi.build(_routed())
+
+
+@cache
+def _allowed() -> Allowed:
+    return Allowed(_document())
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -1,9 +1,9 @@
 """Is the process alive, and can it serve? Both are asked without a token."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from apportion.doors.route import Door, TheRuntime
@@ -22,20 +22,18 @@ class Readiness(BaseModel):
     status: Literal["ready"] = "ready"
 
 
-def router(ready: Callable[[], bool]) -> APIRouter:
-    """Return the routes; ``ready`` tells whether the server has finished its start."""
-    routes = APIRouter(route_class=Door, tags=["health"])
+router = APIRouter(route_class=Door, tags=["health"])
 
-    @routes.get("/healthz", summary="Is the process alive?")
-    async def get_health() -> Health:
-        return Health()
 
-    @routes.get("/readyz", summary="Can the server serve?")
-    async def get_readiness(runtime: TheRuntime) -> Readiness:
-        if not ready():
-            raise UnavailableError("the server is starting or stopping")
-        async with runtime.db.connection(timeout=2) as connection:
-            await connection.execute("SELECT 1")
-        return Readiness()
+@router.get("/healthz", summary="Is the process alive?")
+async def get_health() -> Health:
+    return Health()
 
-    return routes
+
+@router.get("/readyz", summary="Can the server serve?")
+async def get_readiness(request: Request, runtime: TheRuntime) -> Readiness:
+    if not cast("Callable[[], bool]", request.app.state.ready)():
+        raise UnavailableError("the server is starting or stopping")
+    async with runtime.db.connection(timeout=2) as connection:
+        await connection.execute("SELECT 1")
+    return Readiness()
