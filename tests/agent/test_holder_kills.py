@@ -2,39 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from holder_world import HolderNode
+from nvml_world import apart
 
 from apportion.agent.devices.journal import Step
 from apportion.agent.nvml import open_driver
 
-AGENT = """
-import json, os, signal, sys
-from datetime import datetime
-from pathlib import Path
-from apportion.agent.devices.unit import Devices
-from apportion.agent.nvml import open_driver
-
-wanted, now, folder, root, point = json.loads(sys.argv[1])
-
-def told(reached):
-    print(reached, flush=True)
-    if reached == point:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-with open_driver() as driver:
-    unit = Devices(
-        driver, state=Path(folder, "state"), cdi_dir=Path(folder, "cdi"), root=Path(root),
-        shared_by=lambda gpu: None, made_for=lambda uuid: None, told=told,
-    )
-    unit.converge(wanted, datetime.fromisoformat(now))
-"""
 POINTS = [
     f"{when} {step}"
     for step in [*(each.value for each in Step), "gone"]
@@ -55,20 +33,19 @@ def node(on, tmp_path):
 
 def agent(node, point: str) -> list[str]:
     """Let the agent go round once in a process of its own, killed at a point; what it reached."""
-    import json
 
-    given = json.dumps(
-        [node.wanted, node.now.isoformat(), str(node.folder), str(node.machine.root), point]
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", AGENT, given],
-        env={**os.environ, **node.machine.environment()},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    reached = done.stdout.splitlines()
-    assert done.returncode == (-signal.SIGKILL if point in reached else 0), done.stderr
+    def go_round(say):
+        def told(reached):
+            say(reached)
+            if reached == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        with open_driver() as driver:
+            node.driver = driver
+            node.converge(told)
+
+    code, reached = apart(go_round)
+    assert code == (-signal.SIGKILL if point in reached else 0)
     return reached
 
 

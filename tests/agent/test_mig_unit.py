@@ -1,13 +1,15 @@
 """The unit `mig-layout` on simulated machines: what is asked comes to be, whatever goes wrong."""
 
-import json
+import os
 import resource
+import signal
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from itertools import count
 
 import pynvml
 import pytest
-from nvml_world import child, create, fill
+from nvml_world import apart, create, fill
 
 from apportion.agent.mig import Hold, Journal, MigLayout
 from apportion.agent.mig.seen import look_at_all
@@ -269,51 +271,41 @@ def test_a_journal_that_nobody_can_read_makes_all_instances_strangers(node):
     assert node.converge(node.wish(("1g.10gb", 0, "b"))).reason == "foreign_instance"
 
 
-AGENT = """
-import json, os, signal, sys
-from datetime import UTC, datetime
-from pathlib import Path
-from apportion.agent.mig import Journal, MigLayout
-from apportion.agent.nvml import open_driver
+def killed(node, unit, number):
+    """Let an agent converge in a process of its own, killed at that point; what it passed."""
 
-path, boot, number, unit = ARGUMENTS
-points = 0
+    def converge(say):
+        passed = count(1)
 
-def told(point):
-    global points
-    points += 1
-    print(point, flush=True)
-    if points == int(number):
-        os.kill(os.getpid(), signal.SIGKILL)
+        def told(point):
+            say(point)
+            if next(passed) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-with open_driver() as driver:
-    journal = Journal(Path(path), boot, told)
-    outcome = MigLayout(driver, journal, lambda: []).converge(
-        json.loads(unit), datetime(2026, 3, 2, 9, tzinfo=UTC))
-print("done" if outcome.done else outcome, flush=True)
-"""
+        boot = node.machine.read().boot_id.decode()
+        with open_driver() as driver:
+            unit_of = MigLayout(driver, Journal(node.path, boot, told), list)
+            assert unit_of.converge(unit, NOW).done
+
+    code, passed = apart(converge)
+    assert code == (-signal.SIGKILL if len(passed) == number else 0)
+    return passed
 
 
-@pytest.mark.timeout(300)
 def test_killed_at_any_point_of_its_journal_the_next_agent_gets_to_the_same(node):
     node = node()
     first = node.wish(("3g.40gb", 4, "a"), ("1g.10gb", 0, "b"))
     second = node.wish(("3g.40gb", 4, "a"), ("2g.20gb", 0, "c"))
-    boot = node.machine.read().boot_id.decode()
     killed_at = []
     for number in range(1, 40):
         assert node.converge(first).done
-        arguments = [str(node.path), boot, str(number), json.dumps(second)]
-        code = AGENT.replace("ARGUMENTS", repr(arguments))
-        out, err = child(node.machine, code).communicate(timeout=60)
-        assert err == ""
-        *_, last = out.splitlines()
+        passed = killed(node, second, number)
         assert node.converge(second).done
         assert set(node.there()) == {("3g.40gb", 4), ("2g.20gb", 0)}
         assert node.stages() == [("2g.20gb", 0, "created"), ("3g.40gb", 4, "created")]
-        if last == "done":
+        if len(passed) < number:
             break
-        killed_at.append(last)
+        killed_at.append(passed[-1])
     stages = ["destroying", "gone", "creating", "creating", "created"]
     assert killed_at == [f"{when} {stage}" for stage in stages for when in ("before", "after")]
 
