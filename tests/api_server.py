@@ -10,8 +10,8 @@ from datetime import datetime
 
 import uvicorn
 
-from apportion.authority.service import ROOT, ensure_root, issue_token
-from apportion.nodes.service import Watch, sync_placements
+from apportion.authority.service import ROOT, issue_token
+from apportion.nodes.service import Watch
 from apportion.reservations.service import Reservations
 from apportion.server.app import create_app
 from apportion.server.launch import _listen
@@ -66,8 +66,6 @@ class _Serving(threading.Thread):
         async with open_pool(self._dsn) as db:
             runtime = Runtime(db, key=KEY, **self._clock)
             async with transaction(db) as connection:
-                await ensure_root(runtime, connection)
-                await sync_placements(connection)
                 token = (await issue_token(runtime, connection, tenant_id=ROOT, name="test")).token
             reservations, watch = Reservations(runtime), Watch(runtime)
             app = create_app(runtime, reservations, ready=lambda: True)

@@ -8,8 +8,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
-from apportion.store.connections import open_pool
+from apportion.authority.service import ensure_root
+from apportion.nodes.service import sync_placements
+from apportion.store.connections import open_pool, transaction
+from apportion.store.runtime import Runtime
 from apportion.testing import postgres as testing_postgres
+from apportion.testing.builders import KEY, Clock
 
 settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("thorough", max_examples=1000, deadline=None, print_blob=True)
@@ -35,13 +39,26 @@ def postgres():
 
 
 @pytest.fixture(scope="session")
-async def template(anyio_backend: str, postgres: str):
+async def migrated(anyio_backend: str, postgres: str):
+    """Give the template of a database that has its tables, and no rows."""
     return await testing_postgres.make_template(postgres)
+
+
+@pytest.fixture(scope="session")
+async def template(anyio_backend: str, migrated: testing_postgres.Template):
+    """Give the template of a database that a server has started on: it has the root tenant."""
+
+    async def start(dsn: str):
+        async with open_pool(dsn, size=1) as db, transaction(db) as connection:
+            await ensure_root(Runtime(db, Clock(), key=KEY), connection)
+            await sync_placements(connection)
+
+    return await migrated.filled(start)
 
 
 @pytest.fixture
 async def dsn(anyio_backend: str, template: testing_postgres.Template):
-    """Give the dsn of a fresh, migrated database."""
+    """Give the dsn of a fresh copy of the template."""
     async with template.clone() as dsn:
         yield dsn
 
@@ -72,6 +89,6 @@ def open_module_path():
 
 @pytest.fixture
 async def db(dsn: str):
-    """Give a pool of connections to a fresh, migrated database."""
+    """Give a pool of connections to a fresh copy of the template."""
     async with open_pool(dsn) as pool:
         yield pool

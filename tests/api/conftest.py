@@ -5,16 +5,15 @@ from collections.abc import Callable
 import anyio
 import httpx2
 import pytest
-from in_loop import BASE, InLoop
 
-from apportion.authority.service import ROOT, ensure_root, issue_token
+from apportion.authority.service import ROOT, issue_token
 from apportion.client import Client
-from apportion.nodes.service import sync_placements
 from apportion.reservations.service import Reservations
 from apportion.server.app import create_app
 from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
 from apportion.testing.builders import KEY, Clock
+from in_loop import BASE, InLoop
 
 
 @pytest.fixture
@@ -23,12 +22,8 @@ def clock():
 
 
 @pytest.fixture
-async def runtime(db, clock):
-    runtime = Runtime(db, clock, key=KEY)
-    async with transaction(db) as connection:
-        await ensure_root(runtime, connection)
-        await sync_placements(connection)
-    return runtime
+def runtime(db, clock):
+    return Runtime(db, clock, key=KEY)
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from apportion.authority.service import ROOT, Caller, ensure_root
+from apportion.authority.service import ROOT, Caller
 from apportion.metering.service import usage
-from apportion.nodes.service import import_inventories, list_atoms, sync_placements
+from apportion.nodes.service import import_inventories, list_atoms
 from apportion.partitions.service import Gate
 from apportion.pools.schemas import QuotaSet
 from apportion.pools.service import create_pool, get_pool, set_quota
@@ -34,11 +34,6 @@ class World:
         """Forget everything that is only in memory."""
         self.reservations = Reservations(self.runtime)
         self.gate = Gate(self.runtime)
-
-    async def prepare(self):
-        async with transaction(self.db) as connection:
-            await ensure_root(self.runtime, connection)
-            await sync_placements(connection)
 
     async def tenant(self, tenant_id, above=ROOT):
         """Make a tenant and return a caller of it."""
@@ -140,16 +135,13 @@ def held_of(fleet):
 async def open_world(stack, template):
     """Give a world on a database of its own, which goes with the stack."""
     dsn = await stack.enter_async_context(template.clone())
-    world = World(await stack.enter_async_context(open_pool(dsn)))
-    await world.prepare()
-    return world
+    return World(await stack.enter_async_context(open_pool(dsn)))
 
 
 @asynccontextmanager
 async def world_on(db: Pool):
     """Give a world and, when the test is done with it, see that everything in it is right."""
     world = World(db)
-    await world.prepare()
     yield world
     assert await world.findings() == []
     assert await world.drift() == {}

@@ -17,11 +17,9 @@ MANY = 10_000
 
 
 @pytest.fixture
-async def big(db):
+def big(db):
     """Give a world that nobody audits: most of what is in it was never made by a service."""
-    world = World(db)
-    await world.prepare()
-    return world
+    return World(db)
 
 
 @pytest.fixture

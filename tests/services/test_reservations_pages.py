@@ -51,7 +51,6 @@ async def crowd(template):
     """Give a world with so many, made once: no test changes anything."""
     async with template.clone() as dsn, open_pool(dsn) as db:
         world = World(db)
-        await world.prepare()
         pools = {
             name: (await world.pool(pool_of("H100", name=name))).id for name in ("small", "big")
         }

@@ -3,6 +3,7 @@
 import pytest
 from services_world import World
 
+from apportion.store.connections import open_pool
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -72,11 +73,25 @@ BREAKS = [
 ]
 
 
+@pytest.fixture(scope="module")
+async def made(template):
+    """Make once what each test begins with."""
+
+    async def fill(dsn):
+        async with open_pool(dsn) as db:
+            await build(World(db))
+
+    return await template.filled(fill)
+
+
 @pytest.fixture
-async def busy(db):
+async def busy(made):
     """Give a world in which something of each kind is held, and its constraints are gone."""
-    world = World(db)
-    await world.prepare()
+    async with made.clone() as dsn, open_pool(dsn) as db:
+        yield World(db)
+
+
+async def build(world):
     cut = await world.pool(
         pool_of("H100", "mig"),
         inventory("n1", gpu("H100", 0, "2g.20gb@0", "3g.40gb@4"), gpu("H100", 1), cpus=4),
@@ -92,7 +107,6 @@ async def busy(db):
     assert await world.findings() == []
     for change in DROPPED:
         await world.rows(f"ALTER TABLE {change}")
-    return world
 
 
 @pytest.mark.parametrize(("rule", "statement"), BREAKS)

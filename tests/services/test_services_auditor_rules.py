@@ -4,6 +4,7 @@ import pytest
 from services_world import World
 
 from apportion.authority.service import Caller
+from apportion.store.connections import open_pool
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 from apportion.testing.rules import CHANGES, RULES
 
@@ -164,11 +165,25 @@ BREAKS = [
 ]
 
 
+@pytest.fixture(scope="module")
+async def made(template):
+    """Make once what each test begins with."""
+
+    async def fill(dsn):
+        async with open_pool(dsn) as db:
+            await build(World(db))
+
+    return await template.filled(fill)
+
+
 @pytest.fixture
-async def shared(db):
+async def shared(made):
     """Give a world of several tenants in which all is right, and whose constraints are gone."""
-    world = World(db)
-    await world.prepare()
+    async with made.clone() as dsn, open_pool(dsn) as db:
+        yield World(db)
+
+
+async def build(world):
     offered = await world.pool(
         pool_of("H100", "mig", name="offered"), inventory("n1", gpu("H100", 0, "3g.40gb@4"))
     )
@@ -185,7 +200,6 @@ async def shared(db):
     for kinds in ("f", "cux"):  # those that refer to others first
         for row in await world.rows(CONSTRAINTS, [*kinds]):
             await world.rows(row["statement"])
-    return world
 
 
 @pytest.mark.parametrize(("words", "statement"), BREAKS)

@@ -228,7 +228,6 @@ async def test_every_suggestion_places_it(template, seed):
     draw = Random(seed)
     async with template.clone() as dsn, open_pool(dsn) as db:
         world = World(db)
-        await world.prepare()
         pools = [await _pool(world, draw, name) for name in ("one", "two")]
         for _ in range(draw.randrange(9)):
             await _fill(world, draw.choice(pools), draw)

@@ -119,7 +119,6 @@ async def test_everybody_is_served_in_the_order_that_a_sort_gives(
     """Whatever the size of a page, and whenever the offers changed."""
     async with template.clone() as dsn, open_pool(dsn) as db:
         world = World(db)
-        await world.prepare()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("apportion.reservations.line.PAGE", page)
             await _serve(world, offers, asked, changed)
@@ -370,9 +369,7 @@ async def test_a_long_story_keeps_its_beginning_and_its_end(world, monkeypatch):
 async def on_one_connection(dsn):
     """Give a world whose every statement runs on one connection, so that its reads are counted."""
     async with open_pool(dsn, size=1) as db:
-        world = World(db)
-        await world.prepare()
-        yield world
+        yield World(db)
 
 
 async def reads(world):
