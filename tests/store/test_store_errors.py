@@ -1,6 +1,5 @@
 """Each refusal of a real PostgreSQL comes out in our words, by the name of what was broken."""
 
-import asyncio
 import importlib.util
 import pkgutil
 
@@ -137,11 +136,21 @@ async def test_waiting_too_long_for_a_lock_is_unavailable(house: Pool, limit: st
     assert "took too long" in refusal.message
 
 
+async def _gone(house: Pool, pid: int):
+    """Wait for the end of a session: what it says last is lost to whoever asks just before it."""
+    async with house.connection() as other:
+        await other.set_autocommit(True)
+        query = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
+        while await (await other.execute(query, [pid])).fetchall():
+            pass
+        await other.set_autocommit(False)
+
+
 async def test_a_transaction_that_stood_still_for_too_long_is_unavailable(house: Pool):
     async def stand_still():
         async with transaction(house) as connection:
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = '10ms'")
-            await asyncio.sleep(0.1)
+            await _gone(house, connection.info.backend_pid)
             await connection.execute("SELECT 1")
 
     with pytest.raises(UnavailableError, match="took too long"):
