@@ -1,5 +1,6 @@
 """A node with GPUs to share: the stand-in of the MPS daemon, in processes of its own."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -155,17 +156,23 @@ class World:
 
 
 @contextmanager
-def world(gpus=1):
-    """Give a node in a directory that is short enough for sockets, and that other users reach."""
-    directory = Path(tempfile.mkdtemp(prefix="mps-"))
-    directory.chmod(0o755)
-    made = World(directory, gpus)
-    try:
-        with driving(made.machine):
-            yield made
-    finally:
-        made.close()
-        shutil.rmtree(directory, ignore_errors=True)
+def world(gpus=1, *, alone=False):
+    """Give a node in a directory that is short enough for sockets, and that other users reach.
+
+    An agent looks at every MPS daemon of the machine: ``alone`` keeps away those of other tests,
+    which run at the same time.
+    """
+    with Path(tempfile.gettempdir(), "apportion-mps.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        directory = Path(tempfile.mkdtemp(prefix="mps-"))
+        directory.chmod(0o755)
+        made = World(directory, gpus)
+        try:
+            with driving(made.machine):
+                yield made
+        finally:
+            made.close()
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def until(holds, seconds=10):

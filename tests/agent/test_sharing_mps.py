@@ -278,8 +278,15 @@ def foreign_daemon(node, **environment):
     return int((pipe / "nvidia-cuda-mps-control.pid").read_text("utf-8")), pipe
 
 
+@pytest.fixture
+def alone():
+    with world(alone=True) as made:
+        yield made
+
+
 @pytest.mark.parametrize("visible", ["its uuid", "0", "7,0", "GPU-", None])
-def test_a_foreign_daemon_that_may_serve_the_gpu_is_told_and_never_touched(node, visible):
+def test_a_foreign_daemon_that_may_serve_the_gpu_is_told_and_never_touched(alone, visible):
+    node = alone
     named = {"its uuid": node.gpu, "GPU-": node.gpu[:9]}.get(visible, visible)
     foreign, pipe = foreign_daemon(node, **({"CUDA_VISIBLE_DEVICES": named} if named else {}))
     for wanted in (FOUR, FOUR):
