@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import httpx2
-from in_loop import BASE, InLoop
 
 from apportion.client import Client
 from apportion.fleet.service import (
@@ -15,6 +14,7 @@ from apportion.fleet.service import (
     read_fleet,
     to_yaml,
 )
+from in_loop import BASE, InLoop
 
 FLEET = """\
 apiVersion: apportion/v1

@@ -4,8 +4,8 @@ import socket
 
 import httpx2
 import pytest
-from api_server import served
 
+from api_server import served
 from apportion.client import Client
 from apportion.errors import UnavailableError
 from apportion.server.launch import _listen

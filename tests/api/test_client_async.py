@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from api_server import served
 
+from api_server import served
 from apportion.client import AsyncClient, AsyncPage, Client
 from apportion.errors import (
     ApportionError,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+
 from api_server import served
 
 pytestmark = pytest.mark.anyio

@@ -7,8 +7,8 @@ from contextlib import ExitStack, aclosing
 
 import httpx2
 import pytest
-from api_server import served
 
+from api_server import served
 from apportion.client import AsyncClient, Client
 from apportion.client.retries import STREAM_ATTEMPTS
 from apportion.doors.problems import problem_of

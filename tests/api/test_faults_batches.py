@@ -4,7 +4,6 @@ import asyncio
 
 import httpx2
 import pytest
-from in_loop import BASE
 from psycopg.conninfo import make_conninfo
 
 from apportion.authority.service import ROOT, issue_token
@@ -15,6 +14,7 @@ from apportion.server.app import create_app
 from apportion.store.connections import open_pool, transaction
 from apportion.store.runtime import Runtime
 from apportion.testing.builders import KEY, ask, device, gpu, inventory, pool_of
+from in_loop import BASE
 
 pytestmark = pytest.mark.anyio
 

@@ -3,11 +3,11 @@
 from datetime import timedelta
 
 import pytest
-from in_loop import BASE, InLoop
 
 from apportion.client import Client
 from apportion.nodes.service import Watch
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
+from in_loop import BASE, InLoop
 
 pytestmark = pytest.mark.anyio
 

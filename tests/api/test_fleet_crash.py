@@ -4,6 +4,7 @@ import anyio
 import httpx2
 import pytest
 from fleet_world import FLEET, titles, world
+
 from in_loop import InLoop
 
 pytestmark = pytest.mark.anyio

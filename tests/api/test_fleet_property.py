@@ -2,11 +2,11 @@
 
 import anyio
 import pytest
-from api_server import served
 from fleet_world import World, titles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from api_server import served
 from apportion.client import Client
 from apportion.errors import InvalidInputError
 from apportion.fleet.exporting import to_yaml
