@@ -7,9 +7,14 @@ STATE ?= .state
 AREA ?= quota
 SECONDS ?= 60
 SEED ?= 1
+EXAMPLES ?= 45
+
+# Tests start Python hundreds of times: it shall keep what it compiled, also where the machine says
+# that it should not.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test e2e test-pg15 check format bench bench-openb bench-churn bench-mig bench-decision bench-reports contract torture clean
+.PHONY: help up test test-long e2e test-pg15 check format bench bench-openb bench-churn bench-mig bench-decision bench-reports contract torture clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,13 +38,17 @@ up: .venv/.run ## start the server with its demo: a real fleet and its real task
 	$(RUN)/apportion up --state $(STATE)
 
 test: .venv/.dev ## run the tests (real PostgreSQL, real processes)
-	$(RUN)/python -m pytest -n 2 -m "not slow"
+	$(RUN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 e2e: .venv/.dev ## run what needs whole processes: servers and agents that are killed at every step
 	$(RUN)/python -m pytest -m "" tests/e2e tests/agent
 
-test-pg15: .venv/.dev ## run the database tests on Debian's PostgreSQL 15
-	APPORTION_TEST_PG_BIN=/usr/lib/postgresql/15/bin $(RUN)/python -m pytest -n 2 -m "not slow" tests/store tests/services
+test-long: .venv/.dev ## run the tests with a thousand examples of each property, and what is slow: hours
+	APPORTION_HYPOTHESIS=thorough $(RUN)/python -m pytest -n 2 --dist worksteal --timeout 7200 -m ""
+
+test-pg15: .venv/.dev ## run every statement on the oldest PostgreSQL that is supported, Debian's 15
+	APPORTION_TEST_PG_BIN=/usr/lib/postgresql/15/bin $(RUN)/python -m pytest -n 2 --dist worksteal \
+	  -m "oldest and not slow" --every-query tests/store tests/services tests/api
 
 check: .venv/.dev ## lint, format, types, layers
 	$(RUN)/ruff check .
@@ -66,7 +75,7 @@ bench-openb bench-churn bench-mig bench-decision bench-durable bench-reports:
 	$(RUN)/python -m bench $@
 
 contract: .venv/.dev ## hold the OpenAPI document against a real server, at least 5,000 cases
-	$(RUN)/python -m contract
+	$(RUN)/python -m contract --examples $(EXAMPLES) --seed $(SEED)
 
 torture: .venv/.dev ## attack one part, AREA=quota or placement, while what it runs on is killed: SECONDS=60 SEED=1 [BREAK=1]
 	$(RUN)/python -m torture $(AREA) --seconds $(SECONDS) --seed $(SEED) $(if $(BREAK),--break)

@@ -1,6 +1,6 @@
 """Run schemathesis on a server process that holds one object of each kind.
 
-python -m contract [--cases 5000] [--seed 1]
+python -m contract [--cases 5000] [--examples 45] [--seed 1]
 
 Every phase runs: the document's examples, boundary values, random good and bad data, and stateful
 sequences in which the answers of one operation become the input of the next. Exits 1 for an answer
@@ -21,10 +21,7 @@ from apportion.client import Client
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
 # Sequences are short of luck: most end at an id that is not there, so there have to be many.
-RUNS = (
-    ("--phases", "examples,coverage,fuzzing", "--max-examples", "45"),
-    ("--phases", "stateful", "--max-examples", "400"),
-)
+SEQUENCES = 400
 # A schema cannot say that a pool must exist, or that a duration has a grammar.
 EXCLUDED = "positive_data_acceptance"
 
@@ -33,13 +30,19 @@ def main(arguments: Sequence[str]) -> int:
     """Start the server, fill it, and let schemathesis have it."""
     parser = argparse.ArgumentParser(prog="python -m contract")
     parser.add_argument("--cases", type=int, default=5000, help="fail below so many")
+    parser.add_argument("--examples", type=int, default=45, help="random ones an operation")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)
+    seed = f"--seed={args.seed}"
     with tempfile.TemporaryDirectory() as directory, _server(Path(directory)) as url:
         token = (Path(directory) / "root.token").read_text().strip()
         with Client(url, token) as client:
             token_id = _fill(client)
-        runs = [_run(url, token, token_id, [*run, "--seed", str(args.seed)]) for run in RUNS]
+        phases = {"examples,coverage,fuzzing": args.examples, "stateful": SEQUENCES}
+        runs = [
+            _run(url, token, token_id, f"--phases={phase}", f"--max-examples={most}", seed)
+            for phase, most in phases.items()
+        ]
     cases = sum(made for _, made in runs)
     print(f"cases: {cases}")
     if cases < args.cases:
@@ -88,7 +91,7 @@ def _fill(client: Client) -> str:
     return client.get_caller().token_id
 
 
-def _run(url: str, token: str, token_id: str, arguments: Sequence[str]) -> tuple[int, int]:
+def _run(url: str, token: str, token_id: str, *arguments: str) -> tuple[int, int]:
     """Run schemathesis; return its exit status and how many cases it made."""
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"),

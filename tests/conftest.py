@@ -14,11 +14,23 @@ from apportion.store.connections import open_pool, transaction
 from apportion.store.runtime import Runtime
 from apportion.testing import postgres as testing_postgres
 from apportion.testing.builders import KEY, Clock
+from every_query import EveryQuery
 
 settings.register_profile("default", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("thorough", max_examples=1000, deadline=None, print_blob=True)
 PROFILE = os.environ.get("APPORTION_HYPOTHESIS", "default")
 settings.load_profile(PROFILE)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-query", action="store_true", help="fail if a statement was not run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("every_query"):
+        patch = pytest.MonkeyPatch()
+        config.add_cleanup(patch.undo)
+        config.pluginmanager.register(EveryQuery(patch))
 
 
 def pytest_report_header() -> str:

@@ -11,7 +11,7 @@ from apportion.doors.paging import cut, decode_cursor, encode_cursor
 from apportion.errors import InvalidInputError
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 @pytest.fixture

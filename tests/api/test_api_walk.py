@@ -18,7 +18,7 @@ from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
 from apportion.testing.builders import KEY, ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 DOCUMENT = create_app(Runtime(None, key=KEY), None, ready=lambda: True).openapi()
 OPERATIONS = {

@@ -12,7 +12,7 @@ from apportion.store.connections import transaction
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 from apportion.testing.nodes import SimulatedNode
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 

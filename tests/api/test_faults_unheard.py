@@ -9,7 +9,7 @@ from apportion.nodes.service import Watch
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 from in_loop import BASE, InLoop
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 SINCE = "2026-03-02T09:00:30Z"
 

@@ -6,7 +6,7 @@ from apportion.authority.service import issue_token
 from apportion.store.connections import transaction
 from apportion.testing.builders import gpu, inventory
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 FRA1 = {
     "name": "fra1-h100",

@@ -7,7 +7,7 @@ from tenants_asking import As
 from apportion.authority.actions import ACTIONS
 from apportion.testing.builders import pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 CREATE = "compute:reservations:create"
 POOL = {

@@ -7,11 +7,12 @@ import logging
 import pytest
 from tenants_asking import As
 
-from apportion.authority.service import Identities
+from apportion.authority.service import Identities, foreign_tokens
 from apportion.store.connections import transaction
+from apportion.store.runtime import Runtime
 from apportion.testing.builders import KEY
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 @pytest.fixture
@@ -344,3 +345,10 @@ async def test_a_token_made_for_a_tenant_below_belongs_to_it(root, runtime):
     [event] = await acme.events("token.created")
     assert event["subject"] == acme.token_id
     assert await root.events("token.created", acme.token_id) == []
+
+
+async def test_those_of_another_servers_key_are_counted(runtime, token):
+    other = Runtime(runtime.db, runtime.now, key=bytes(32))
+    async with transaction(runtime.db) as connection:
+        assert await foreign_tokens(runtime, connection) == 0
+        assert await foreign_tokens(other, connection) == 1

@@ -16,7 +16,7 @@ from apportion.nodes.attesting import JoinTokens, Voucher, add_attestor
 from apportion.store.connections import transaction
 from apportion.testing.builders import gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from apportion.reservations import calendar
 from apportion.store.connections import transaction
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 def at(hours, day="2026-03-02"):

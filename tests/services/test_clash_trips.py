@@ -17,7 +17,7 @@ from apportion.store.connections import open_pool
 from apportion.store.runtime import Runtime
 from apportion.testing.builders import KEY, ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 @pytest.fixture

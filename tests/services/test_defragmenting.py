@@ -9,7 +9,7 @@ from apportion.reservations.schemas import Defragmentation
 from apportion.reservations.window_schemas import SeriesCreate
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 HOUR = timedelta(hours=1)
 LATER = MONDAY + 2 * HOUR

@@ -13,7 +13,7 @@ from apportion.reservations.schemas import ReservationUpdate
 from apportion.tenants.service import delete_tenant
 from apportion.testing.builders import MONDAY, ask, device, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
 LEAVING = {**ENDING, "reason": "holder_leaving"}
 FREE = {"state": "released"}

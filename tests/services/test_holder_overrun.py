@@ -10,7 +10,7 @@ from apportion.nodes.schemas import AllocationReport
 from apportion.nodes.service import KEPT, list_nodes
 from apportion.testing.builders import MONDAY, ask, device, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
 ENDING = {"state": "ending", "reason": "holder_still_there", "message": "processes 7 do not leave"}
 

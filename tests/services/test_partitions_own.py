@@ -10,7 +10,7 @@ from apportion.nodes.service import get_node
 from apportion.partitions.service import update_node
 from apportion.testing.builders import MONDAY, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 class Owning(Nodes):

@@ -9,7 +9,7 @@ from apportion.nodes.schemas import NodeUpdate
 from apportion.partitions.service import list_layouts, update_node
 from apportion.testing.builders import MONDAY, ask, device, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 class Pinning(Asking):

@@ -15,7 +15,7 @@ from apportion.reservations.schemas import ReservationUpdate
 from apportion.store.connections import open_pool, retrying
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
 
 

@@ -14,7 +14,7 @@ from apportion.pools import service
 from apportion.pools.schemas import PoolCreate, PoolUpdate, PoolValidate, SiteCreate
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 # The document's own example.
 FRA1 = {

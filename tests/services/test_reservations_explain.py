@@ -10,7 +10,7 @@ from apportion.reservations.explain import explain_quota
 from apportion.reservations.service import Reservations
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 @pytest.fixture

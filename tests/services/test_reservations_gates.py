@@ -15,7 +15,7 @@ from apportion.store.connections import open_pool, transaction
 from apportion.tenants.service import delete_tenant
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 RACERS = 32
 MACHINES = 40
 

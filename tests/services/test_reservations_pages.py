@@ -11,7 +11,7 @@ from apportion.reservations import rows
 from apportion.store.connections import open_pool
 from apportion.testing.builders import pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 MANY = 100_000
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 # A reservation a second: one of a thousand is in the small pool, one of five hundred failed, the

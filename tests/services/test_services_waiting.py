@@ -8,7 +8,7 @@ from apportion.errors import InvalidInputError
 from apportion.reservations.service import Reservations
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 async def exclusive(world, gpus: int = 1, **policy):

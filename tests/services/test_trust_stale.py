@@ -17,7 +17,7 @@ from apportion.pools.schemas import PoolUpdate
 from apportion.pools.service import update_pool
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from apportion.reservations.service import Reservations
 from apportion.store.connections import open_pool, transaction
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 async def exclusive(world, gpus=1, name="pool", **policy):

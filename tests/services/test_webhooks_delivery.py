@@ -20,7 +20,7 @@ from apportion.webhooks import service
 from apportion.webhooks.dispatcher import LEASE, PAUSES, Dispatcher
 from apportion.webhooks.schemas import WebhookCreate, WebhookUpdate
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 CALLER = Caller(ROOT, "tok_test", "req_test")
 

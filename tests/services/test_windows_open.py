@@ -18,7 +18,7 @@ from apportion.reservations.windows import LAST
 from apportion.store.connections import transaction
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
 GAP = timedelta(minutes=30)
 

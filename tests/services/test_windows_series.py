@@ -15,7 +15,7 @@ from apportion.reservations.schemas import ReservationUpdate
 from apportion.reservations.window_schemas import SeriesCreate
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 WORKING = ["mon", "tue", "wed", "thu", "fri"]
