@@ -51,6 +51,25 @@ def consumer(tmp_path_factory):
     return program
 
 
+@pytest.fixture
+def program(node):
+    """Give a function that runs a program built as with CUDA, in an allocation's environment."""
+    with ExitStack() as stack:
+
+        def start(name):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "apportion.testing.nvml.program", "--mib", "100"],
+                env={**os.environ, **node.machine.environment(), **node.env(name)},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process.pid, process.stdout.readline().strip()
+
+        yield start
+
+
 def inject(consumer, node, *names):
     done = subprocess.run(
         [str(consumer), str(node.cdi), *(f"apportion.io/gpu={name}" for name in names)],
@@ -145,3 +164,23 @@ def test_the_environment_selects_the_instance_in_the_driver(node):
         check=True,
     )
     assert done.stdout.split() == [node.uuids[0], str(gi_of(node, 4))]
+
+
+def test_a_program_gets_what_its_environment_names_and_the_driver_lists_it_there(node, program):
+    node.mig()
+    part = node.make("3g.40gb", 4)
+    node.shared[node.uuids[2]] = "timeslice"
+    node.ask_mig("part.0", "3g.40gb", 4)
+    node.ask("whole.0", gpu=1)
+    node.ask("slot.0", "gpu.slot", gpu=2, share="1/4", slots=[3])
+    assert node.converge().done
+    for name, device, gpu in (
+        ("part.0", part, 0),
+        ("whole.0", node.uuids[1], 1),
+        ("slot.0", node.uuids[2], 2),
+    ):
+        pid, seen = program(name)
+        assert seen == device
+        [found] = node.driver.processes(node.uuids[gpu])
+        assert found.pid == pid
+        assert found.gi_id == (gi_of(node, 4) if name == "part.0" else None)

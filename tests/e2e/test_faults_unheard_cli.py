@@ -48,6 +48,8 @@ WHO = r"1 node with 2 GPUs, the first since \d{4}-"
         (("node", "show", "quiet"), r"stale since +\d{4}-"),
         (("atom", "list", "--pool", "silence"), r"no: node_stale"),
         (("layout", "status", "silence"), rf"not heard of: {WHO}"),
+        (("layout", "plan", "silence", "all-3g.40gb"), rf"not heard of +{WHO}"),
+        (("defrag", "silence", "--free-gpus"), rf"not heard of, and nothing moves there: {WHO}"),
         (("usage",), r"as booked, though not heard of in silence: 1 node with 1 GPU, the first"),
         (("doctor",), r"1 of 1 with 2 GPUs are not heard of: quiet \(since \d{4}-"),
         (

@@ -178,7 +178,8 @@ class Loop:
         try:
             do()
         except UnavailableError as error:
-            _log.warning("server away", step=what, reason=str(error), waiting=self._uplink.waiting)
+            away = "not kept" if error.field == "state" else "server away"
+            _log.warning(away, step=what, reason=str(error), waiting=self._uplink.waiting)
         except ApportionError as error:
             _log.error("refused", step=what, code=error.code, reason=str(error))
         except Exception:  # noqa: BLE001 - a fault of ours

@@ -11,6 +11,7 @@ from apportion.cli.listing import data_of
 from apportion.cli.output import print_data
 from apportion.cli.pictures import picture
 from apportion.cli.times import both_zones
+from apportion.cli.unheard import unheard
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -118,6 +119,9 @@ def _summary(found: "Defragmented", pool: "PoolView") -> Iterator[str]:
         yield f"{pool.name}: no moves make more room ({looked})"
     else:
         yield f"{pool.name}: {len(found.moves)} moves {done} ({sure})"
+    if found.stale is not None:
+        who = unheard(found.stale.nodes, found.stale.gpus, found.stale.since)
+        yield f"  not heard of, and nothing moves there: {who}"
     if found.freed_gpus:
         yield f"  {found.freed_gpus} whole GPUs are free then"
     yield from (f"  {each} fits then" for each in found.fits)

@@ -131,10 +131,17 @@ def _plan_facts(plan: "LayoutPlan", pool: "PoolView") -> list[str]:
         "free now": plan.ready or None,
         "no end known": plan.open_ended or None,
         "last free": short_time(plan.last_from),
+        "not heard of": _unheard(plan),
         "idle while held": f"{plan.idle_gpu_hours} GPU hours at most",
         "demand": f"{fit}, {demand.fit_now:,} as it is" if demand.waiting else "nothing waits",
     }
     return fact_lines(pool.name, facts)
+
+
+def _unheard(plan: "LayoutPlan") -> str | None:
+    if plan.stale is None:
+        return None
+    return unheard(plan.stale.nodes, plan.stale.gpus, plan.stale.since)
 
 
 def _plan_rows(plan: "LayoutPlan") -> Iterator[str]:

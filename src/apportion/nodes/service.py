@@ -45,7 +45,7 @@ from apportion.nodes.on_demand import NEEDS_RESET
 from apportion.nodes.reports import same_again
 from apportion.nodes.schemas import AtomView, GpuView, Inventory, NodeView, ResourceView
 from apportion.nodes.sizes import FleetSize, count_fleet
-from apportion.nodes.staleness import Watch
+from apportion.nodes.staleness import Watch, stale_nodes
 from apportion.nodes.units import MIG_UNIT, SHARING_UNIT
 from apportion.placement import AtomState, GpuState, NodeState
 from apportion.placement.asks import AtomClass
@@ -107,6 +107,7 @@ __all__ = [
     "set_layout_from",
     "set_pin",
     "spec_of",
+    "stale_nodes",
     "sync_placements",
     "take_report",
     "takes_cut",

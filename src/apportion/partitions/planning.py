@@ -11,7 +11,7 @@ from typing import Any, Final
 from apportion.authority.service import Caller, authorize
 from apportion.errors import InvalidInputError, InvalidStateError
 from apportion.geometry import Board, Layout, find_board, parse_layout
-from apportion.nodes.service import Cut, cut_of, rules
+from apportion.nodes.service import Cut, cut_of, rules, stale_nodes
 from apportion.partitions.asking import read_ask
 from apportion.partitions.gate import at_once
 from apportion.partitions.rows import QUERIES
@@ -62,6 +62,7 @@ async def plan_layout(
         rows = await cursor.fetchall()
         cursor = await connection.execute(QUERIES["pool_size"], {"pool_id": pool_id})
         [size] = await cursor.fetchall()
+        stale = await stale_nodes(connection, [pool_id])
         asks = await waiting_asks(connection, pool_id)
         await reservations.fleet.sync(connection, [pool_id], now)
     current = cut_of(pool.policy)
@@ -80,6 +81,7 @@ async def plan_layout(
         ready=sum(free_from == now for free_from in known),
         open_ended=len(nodes) - len(known),
         last_from=max(known, default=None),
+        stale=stale.get(pool_id),
         idle_gpu_hours=sum((node.idle_hours or Fraction(0) for node in nodes), Fraction(0)),
         demand=_demand(asks, reservations.fleet.indexes[pool_id].nodes.values(), cut, pinned),
         nodes=nodes,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, PlainSerializer
 
 from apportion.doors.schemas import Schema, Text, View
+from apportion.pools.schemas import StaleNodes
 
 Hours = Annotated[Fraction, PlainSerializer(str, return_type=str)]
 LayoutState = Literal["settled", "pending", "waiting_open_ended", "scheduled", "granted"]
@@ -114,7 +115,8 @@ class LayoutPlan(View):
     """What a change of a pool's cut would mean, before anything happens.
 
     ``ready`` nodes could change at once, ``at_once`` of them do; ``open_ended`` ones nobody knows
-    about. ``last_from`` is when the last of the others could.
+    about. ``last_from`` is when the last of the others could. Those that are ``stale`` change when
+    they are heard of again.
     """
 
     pool_id: str
@@ -126,6 +128,7 @@ class LayoutPlan(View):
     ready: int
     open_ended: int
     last_from: AwareDatetime | None
+    stale: StaleNodes | None
     idle_gpu_hours: Hours
     demand: DemandPlan
     nodes: list[NodePlan]

@@ -7,6 +7,7 @@ from typing import Final
 from apportion.authority.service import Caller
 from apportion.placement import GpuState, PoolIndex
 from apportion.placement.asks import AtomClass
+from apportion.pools.schemas import StaleNodes
 from apportion.pools.service import load_record
 from apportion.reservations.fleet import Fleet, instant_of, micros
 from apportion.reservations.schemas import FreeOfClass, PoolCapacity
@@ -33,19 +34,28 @@ async def pool_capacity(
     index.advance(micros(now))
     window = micros(now), micros(held_until(now + length, pool))
     gpus = [gpu for node in index.nodes.values() if node.healthy for gpu in node.gpus]
-    silent = [node for node in index.nodes.values() if node.stale_since is not None]
-    since = index.stale_since
+    silent = stale_in(index)
     there = {cls for gpu in gpus for cls in gpu.classes}
     return PoolCapacity(
         pool_id=pool_id,
         at=now,
         until=now + length,
         nodes=len(index.nodes),
-        stale_nodes=len(silent),
-        stale_gpus=sum(len(node.gpus) for node in silent),
-        stale_since=None if since is None else instant_of(since),
+        stale_nodes=0 if silent is None else silent.nodes,
+        stale_gpus=0 if silent is None else silent.gpus,
+        stale_since=None if silent is None else silent.since,
         free=[_free(index, cls, gpus, window) for cls in _CLASSES if cls in there],
     )
+
+
+def stale_in(index: PoolIndex) -> StaleNodes | None:
+    """Return the nodes of a picture that nobody hears of; None without one."""
+    since = index.stale_since
+    if since is None:
+        return None
+    silent = [node for node in index.nodes.values() if node.stale_since is not None]
+    gpus = sum(len(node.gpus) for node in silent)
+    return StaleNodes(nodes=len(silent), gpus=gpus, since=instant_of(since))
 
 
 def _free(

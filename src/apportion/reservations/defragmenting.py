@@ -23,6 +23,7 @@ from apportion.quantities.units import to_multirange
 from apportion.quantities.windows import parse_duration
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
+from apportion.reservations.capacity import stale_in
 from apportion.reservations.changing import NewEnd, change_end
 from apportion.reservations.fleet import Fleet, instant_of, micros
 from apportion.reservations.lifecycle import Lifecycle
@@ -336,6 +337,7 @@ def _told(
         optimal=plan.optimal,
         nodes_looked_at=plan.nodes,
         nodes=len(index.nodes),
+        stale=stale_in(index),
         applied=applied,
     )
 

@@ -10,7 +10,7 @@ from apportion.doors.schemas import IdempotencyKey, Schema, Text, View
 from apportion.nodes.schemas import AtomClass, ShareText
 from apportion.pools.policy import PlacementPolicy
 from apportion.pools.schemas import Quantity as Amount
-from apportion.pools.schemas import QuotaResource, QuotaView, Sharing
+from apportion.pools.schemas import QuotaResource, QuotaView, Sharing, StaleNodes
 from apportion.reservations.told import PoolExplained, ReasonThen, Suggestion
 
 State = Literal["pending", "placed", "active", "ending", "ended", "failed"]
@@ -343,6 +343,7 @@ class Defragmented(View):
     """The fewest moves after which others fit, or most GPUs are free, on the nodes looked at.
 
     As much room takes ``bound`` moves or more; ``optimal`` says that this is no more than it takes.
+    Nothing moves to the nodes that are ``stale``.
     """
 
     pool_id: str
@@ -354,6 +355,7 @@ class Defragmented(View):
     optimal: bool
     nodes_looked_at: int
     nodes: int
+    stale: StaleNodes | None
     applied: bool
 
 
