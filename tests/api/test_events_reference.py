@@ -93,9 +93,10 @@ def hand_out(client):
     client.report_node(node_id, node.report())
 
     def say(state, **facts):
-        said = {"allocation_id": f"{held.id}.0", "state": state, **facts}
+        said = {"allocation_id": f"{held.id}.0", "state": state, "at": "2026-03-02T09:00:00Z"}
+        said["device"] = {"uuid": "MIG-d1-made-1", "gi_id": 1, "ci_id": 0}
         report = node.report().model_dump(by_alias=True)
-        client.report_node(node_id, {**report, "allocations": [said]})
+        client.report_node(node_id, {**report, "allocations": [said | facts]})
 
     say("bound")
     client.release_reservation(held.id)

@@ -92,6 +92,50 @@ async def test_what_was_changed_on_the_way_is_refused(line, joined, runtime):
     assert (await line.send(good)).json()["accepted"]
 
 
+async def test_what_it_says_of_an_allocation_lies_under_its_signature(
+    line, joined, with_client, pool, reservations
+):
+    machine = await joined()
+    await line.report(machine)
+    held = await with_client(
+        lambda client: client.create_reservation(ask(pool.id, device(), duration="1h"))
+    )
+    spec = await line.spec(machine)
+    word = {
+        "allocation_id": f"{held.id}.0",
+        "state": "bound",
+        "at": "2026-03-02T09:00:00Z",
+        "device": {"uuid": "MIG-7", "gi_id": 3, "ci_id": 1},
+    }
+    path = f"/v1/nodes/{machine.node_id}/report"
+
+    async def says(word):
+        """Send it changed in each of its facts, then as it was signed; how the piece stands."""
+        report = machine.report(observed_generation=spec.generation, allocations=[word])
+        good = machine.request("POST", path, report)
+        for fact in (f"{held.id}.0", word["state"], word["at"][:16], "MIG-7", '"gi_id": 3'):
+            forged = good["content"].replace(fact.encode(), fact[:-1].encode() + b"9")
+            if forged != good["content"]:
+                sent = await line.send({**good, "content": forged})
+                assert refusal_of(sent) == (401, "UNAUTHENTICATED"), fact
+        view = await with_client(lambda client: client.get_reservation(held.id))
+        before = view.bookings[0].allocation
+        assert (await line.send(good)).json()["accepted"]
+        view = await with_client(lambda client: client.get_reservation(held.id))
+        return before, view.bookings[0].allocation, report["sequence"]
+
+    before, bound, number = await says(word)
+    assert (before.bound, bound.bound.report) == (None, number)
+    assert bound.bound.device.model_dump() == word["device"]
+    await with_client(lambda client: client.release_reservation(held.id))
+    spec = await line.spec(machine)
+    before, released, number = await says({**word, "state": "released"})
+    assert (before.released, released.released.report) == (None, number)
+    await reservations.lifecycle.advance()
+    view = await with_client(lambda client: client.get_reservation(held.id))
+    assert view.state == "ended"
+
+
 async def test_a_node_speaks_for_itself_alone(line, joined, runtime):
     one, two = await joined("m1"), await joined("m2")
     path = f"/v1/nodes/{two.node_id}/report"
@@ -216,7 +260,7 @@ async def test_a_revoked_node_is_refused_and_its_bookings_stay(
     assert nobody.json()["detail"] == answer.json()["detail"]
     assert await reported(runtime) == {machine.node_id: 1}
     state = await with_client(lambda client: client.get_reservation(held.id).state)
-    assert state == "active"
+    assert state == "placed"
     again = await with_client(lambda client: client.revoke_node(machine.node_id))
     assert again.revoked_at == node.revoked_at
 

@@ -235,7 +235,7 @@ async def test_a_whole_gpu_has_its_mode_switched_for_its_window_alone(dynamic):
     assert by_gpu[piece.gpu_id]["mig"] is False
     assert {each["mig"] for each in by_gpu.values()} == {False, None}
     view = await world.get(whole)
-    assert (view.state, view.bookings[0].allocation.state) == ("active", "asked")
+    assert (view.state, view.bookings[0].allocation.state) == ("placed", "asked")
     node = dynamic.nodes["n1"]
     node.read(await dynamic.spec("n1"))
     await dynamic.deliver("n1", node.report())
@@ -303,7 +303,7 @@ async def test_a_node_that_joins_is_not_done_while_it_has_instances_of_nobody(wo
     await nodes.deliver("n1", report)
     assert (await nodes.place("3g.40gb")).state == "pending"
     await nodes.converge("n1")
-    assert (await nodes.place("3g.40gb")).state == "active"
+    assert (await nodes.place("3g.40gb")).state == "placed"
 
 
 async def test_nobody_is_asked_where_nobody_follows_a_spec(world):

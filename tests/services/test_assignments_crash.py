@@ -30,9 +30,10 @@ async def asked(nodes):
     return spec.generation, {each["reservation_id"] for each in devices}
 
 
-async def active(world):
-    views = await world.reservations.list(world.caller, states=["active"])
-    return {view.id for view in views}
+async def begun(world):
+    """Return those that their nodes have been asked for, and that live."""
+    views = await world.reservations.list(world.caller, states=["placed", "active"])
+    return {view.id for view in views if view.bookings[0].allocation is not None}
 
 
 def steps(nodes):
@@ -46,11 +47,11 @@ def steps(nodes):
         await world.reservations.lifecycle.advance()
 
     async def cut_short():
-        for one in await active(world):
+        for one in await begun(world):
             await world.reservations.release(world.caller, one)
 
     async def later():
-        for one in await active(world):
+        for one in await begun(world):
             request = ReservationUpdate(duration="3h")
             await world.reservations.update(world.caller, one, request)
 
@@ -70,17 +71,17 @@ async def test_a_step_that_dies_anywhere_is_whole_or_not_at_all(dynamic, monkeyp
         elif kind != "place":
             await dynamic.place("1g.10gb", duration="2h")
             world.clock.advance(minutes=120 if kind == "end" else 30)
-        before = await asked(dynamic), await active(world)
+        before = await asked(dynamic), await begun(world)
         killer.left = statement
         with suppress(UnavailableError):
             await step()
         killed, killer.left = killer.left <= 0, None
-        after = await asked(dynamic), await active(world)
+        after = await asked(dynamic), await begun(world)
         assert (before == after) or (before[0][0] < after[0][0])
         assert after[0][1] == after[1]
         await step()
         generation, whose = await asked(dynamic)
-        assert whose == await active(world)
+        assert whose == await begun(world)
         assert generation > before[0][0]
         died += killed
         for one in whose:
@@ -126,7 +127,7 @@ async def test_many_at_once_leave_a_spec_that_says_what_runs(dynamic):
                 )
                 await asyncio.sleep(0)
                 request = ReservationUpdate(duration=f"{2 + number}h")
-                if made.state == "active":
+                if made.state == "placed":
                     await world.reservations.update(world.caller, made.id, request)
                 if number % 2:
                     await world.reservations.release(world.caller, made.id)
@@ -142,7 +143,7 @@ async def test_many_at_once_leave_a_spec_that_says_what_runs(dynamic):
     await asyncio.gather(machine(), clock(), *(holder(number) for number in range(8)))
     await world.reservations.lifecycle.advance()
     _, whose = await asked(dynamic)
-    assert whose == await active(world)
+    assert whose == await begun(world)
     assert len(whose) == 14, "all seven of both GPUs"
     await dynamic.converge("n1")
     for one in whose:

@@ -99,17 +99,25 @@ class Demand(RuleBasedStateMachine):
         before = {key: made.uuid for key, made in node.made.items()}
         owners = {made.allocation_id: key for key, made in node.made.items()}
         node.apply()
-        for view in self.active():
+        for view in self.begun():
             for booking in view.bookings:
                 if booking.node == name and booking.allocation.id in owners:
                     key = owners[booking.allocation.id]
                     assert node.made[key].uuid == before[key], booking
 
-    def active(self):
-        views = self.run(self.world.reservations.list(self.world.caller, states=["active"]))
+    def begun(self):
+        states = ["placed", "active"]
+        views = self.run(self.world.reservations.list(self.world.caller, states=states))
         now = self.world.clock()
-        # One that is over by the clock, though no tick has said so, may be in a spec or not.
-        return [each for each in views if each.end is None or each.end > now]
+        # One that is over by the clock, though no tick has said so, may be in a spec or not; and so
+        # may one that begins by the clock, which has no allocation before its node is asked.
+        return [
+            each
+            for each in views
+            if (each.end is None or each.end > now)
+            and each.start <= now
+            and each.bookings[0].allocation is not None
+        ]
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -143,6 +151,10 @@ class Demand(RuleBasedStateMachine):
     @rule(minutes=st.sampled_from([1, 60, 150]))
     def time_goes_by(self, minutes):
         self.run(self.world.tick(minutes=minutes))
+        for view in self.run(self.world.reservations.list(self.world.caller, states=["placed"])):
+            [piece] = view.bookings
+            assert (piece.allocation is not None) == (view.start <= self.world.clock())
+            assert piece.allocation is None or piece.allocation.state != "ready"
 
     @rule(minutes=st.sampled_from([30, 60]))
     def time_goes_by_without_a_tick(self, minutes):
@@ -190,7 +202,7 @@ class Demand(RuleBasedStateMachine):
 
     @invariant()
     def a_spec_says_what_runs_and_one_thing_under_one_number(self):
-        views = self.active()
+        views = self.begun()
         now = self.world.clock()
         for name in NODES:
             spec = self.run(self.spec(name))
@@ -241,7 +253,7 @@ class Demand(RuleBasedStateMachine):
 
     @invariant()
     def only_what_was_reported_is_ready(self):
-        for view in self.active():
+        for view in self.begun():
             for booking in view.bookings:
                 if booking.allocation is None or booking.allocation.state != "ready":
                     assert "migUuid" not in booking.attributes

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 from services_world import world_on
-from test_holder_overrun import ENDING, Telling, key, place
+from test_holder_overrun import ENDING, Telling, key, place, told
 from test_partitions_gate import LARGE, SMALL
 
 from apportion.errors import InvalidStateError
@@ -139,7 +139,7 @@ async def test_a_node_that_has_not_read_that_it_is_over_frees_nothing(whole):
     node = whole.nodes["n1"]
     await world.release(held)
     early = node.report()  # by its own clock, or forgotten: it may hand it out again yet
-    for words in ([{"allocation_id": f"{held.id}.0", "state": "released"}], []):
+    for words in ([told(world, f"{held.id}.0", FREE)], []):
         report = early.model_validate({**early.model_dump(by_alias=True), "allocations": words})
         await whole.deliver("n1", report)
         early.sequence += 1

@@ -6,7 +6,7 @@ import pytest
 from test_assignments import standing
 from test_partitions_gate import Nodes
 
-from apportion.nodes.schemas import AllocationReport
+from apportion.nodes.schemas import NodeReport
 from apportion.nodes.service import KEPT, list_nodes
 from apportion.testing.builders import MONDAY, ask, device, pool_of
 
@@ -22,11 +22,9 @@ class Telling(Nodes):
         node = self.nodes[name]
         node.read(await self.spec(name))
         node.apply()
-        rows = [
-            AllocationReport.model_validate({"allocation_id": key.replace("__", "."), **word})
-            for key, word in words.items()
-        ]
-        return await self.deliver(name, node.report().model_copy(update={"allocations": rows}))
+        report = node.report().model_dump(by_alias=True)
+        rows = [told(self.world, key.replace("__", "."), word) for key, word in words.items()]
+        return await self.deliver(name, NodeReport.model_validate({**report, "allocations": rows}))
 
     async def not_given_back(self):
         found = await list_nodes(self.world.runtime, self.world.caller, after="", limit=10)
@@ -40,6 +38,12 @@ async def whole(world):
     return nodes
 
 
+def told(world, allocation_id, word):
+    """Give a node's word of an allocation, with all that belongs to it."""
+    device = {"device": {"uuid": f"MIG-of-{allocation_id}"}}
+    return {"allocation_id": allocation_id, "at": world.clock().isoformat(), **device, **word}
+
+
 def key(view):
     return f"{view.id}__0"
 
@@ -48,10 +52,10 @@ async def place(nodes, **window):
     return await nodes.world.create(ask(nodes.pool.id, device(), **window))
 
 
-async def told(world):
+async def story(world):
     rows = await world.rows(
         "SELECT type, subject, data FROM events"
-        " WHERE type ~ '^reservation.(device|overrun)' ORDER BY id"
+        " WHERE type ~ '^reservation.(device|overrun)' AND data ? 'reason' ORDER BY id"
     )
     return [(row["type"].partition(".")[2], row["data"]["reason"]["code"]) for row in rows]
 
@@ -108,8 +112,8 @@ async def test_who_does_not_leave_keeps_its_units_for_as_long_as_its_node_says_s
             "SELECT state FROM reservations WHERE state <> 'ended' ORDER BY created_at LIMIT 1"
         )
     ]
-    assert first == "active"
-    assert await told(world) == [
+    assert first == "placed"
+    assert await story(world) == [
         ("device_ready", "device_there"),
         ("overrun", "holder_still_there"),
         ("device_released", "device_released"),
@@ -169,7 +173,7 @@ async def test_memory_that_is_not_given_back_is_told_once_with_the_rest(whole):
     [piece] = (await world.get(held)).bookings
     assert piece.allocation.reason["node"]["reason"] == "driver_gpu_lost"
     assert standing(piece) == ("withdrawn", "not_given_back")
-    assert [name for name, _ in await told(world)] == ["overrun"]
+    assert [name for name, _ in await story(world)] == ["overrun"]
 
 
 async def test_a_report_from_before_the_end_leaves_it_as_it_is(whole):

@@ -95,7 +95,7 @@ async def test_an_idle_node_is_granted_at_once_and_released_by_its_word_alone(mi
     await mig.converge("n1")
     assert await mig.state() == "settled"
     waiting = await mig.place("3g.40gb")
-    assert waiting.state == "active"
+    assert waiting.state == "placed"
     assert [kind for kind, _ in await mig.events()] == ["pending", "granted", "applied"]
 
 
@@ -106,7 +106,7 @@ async def test_idle_time_before_the_last_holder_ends_still_books_and_nothing_lan
     row = (await mig.states())["n1"]
     assert (row["state"], row["hold_from"]) == ("scheduled", MONDAY + 4 * HOUR)
     assert row["reason"]["held_by"] == [held.id]
-    assert (await mig.place(duration="4h")).state == "active"
+    assert (await mig.place(duration="4h")).state == "placed"
     past = await mig.place(duration="241m")
     assert (past.state, past.reason["code"]) == ("pending", "layout_change_scheduled")
     assert "1 to be cut otherwise by then" in past.reason["message"]
@@ -161,7 +161,7 @@ async def test_a_holder_without_an_end_is_waited_for_by_name_and_keeps_nobody_el
     assert (row["state"], row["hold_from"]) == ("waiting_open_ended", None)
     assert row["reason"]["held_by"] == [held.id]
     assert await mig.world.gate.advance() == 0
-    assert (await mig.place(duration="9h")).state == "active"
+    assert (await mig.place(duration="9h")).state == "placed"
     await mig.world.reservations.update(mig.world.caller, held.id, ReservationUpdate(duration="1h"))
     await mig.world.gate.advance()
     assert await mig.state() == "scheduled"
@@ -267,7 +267,7 @@ async def test_a_node_that_takes_no_layout_from_its_pool_is_let_go_at_the_grant(
     await world.tick(hours=1)
     assert await mig.state() == "settled"
     assert (await mig.states())["n1"]["reason"]["code"] == "nobody_applies"
-    assert (await mig.place()).state == "active"  # on the old instances, which are there
+    assert (await mig.place()).state == "placed"  # on the old instances, which are there
 
 
 async def test_a_node_that_stops_taking_its_layout_is_let_go_once_it_knows(mig):
@@ -308,7 +308,7 @@ async def test_a_node_that_joins_later_reads_the_pools_layout_and_takes_work_onc
     await mig.deliver("n2", mig.nodes["n2"].report())  # it speaks, and is not done
     assert (await mig.place("3g.40gb")).state == "pending"
     await mig.converge("n2")
-    assert (await mig.place("3g.40gb")).state == "active"
+    assert (await mig.place("3g.40gb")).state == "placed"
     assert "n2" not in await mig.states()
 
 
@@ -322,7 +322,8 @@ async def test_slots_change_like_a_layout(world, agent):
     await world.gate.advance()
     assert await slots.state() == "scheduled"
     again = await world.create(ask(pool.id, device("gpu.slot", units=2), duration="2h"))
-    assert (again.state, again.bookings[0].share) == ("active", held.bookings[0].share * 2)
+    assert again.state == ("active" if agent is None else "placed")
+    assert again.bookings[0].share == held.bookings[0].share * 2
     past = await world.create(ask(pool.id, device("gpu.slot"), duration="3h"))
     assert past.state == "pending"
     await world.tick(hours=2)
@@ -360,7 +361,7 @@ async def test_a_gpu_that_joins_a_scheduled_node_changes_with_it(mig):
     node.gpus, node.cuts = 3, [*node.cuts, node.cuts[0]]
     await mig.deliver("n1", node.report())
     late = await mig.place(duration="3h")
-    assert late.state == "active"  # on the new one, which nobody holds yet
+    assert late.state == "placed"  # on the new one, which nobody holds yet
     await mig.world.tick(hours=2)
     row = (await mig.states())["n1"]
     assert (row["state"], row["hold_from"]) == ("scheduled", late.end)
@@ -480,7 +481,7 @@ async def test_a_gpu_that_joins_with_a_holder_without_an_end_sets_the_others_fre
     late = await world.create(
         ask(mig.pool.id, device("gpu.mig", profile="1g.10gb"), open_ended=True)
     )
-    assert late.state == "active"
+    assert late.state == "placed"
     await world.tick(hours=2)
     assert await mig.state() == "waiting_open_ended"
     holds = "SELECT FROM bookings WHERE partition_id IS NOT NULL AND voided_at IS NULL"

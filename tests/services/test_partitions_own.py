@@ -51,7 +51,7 @@ async def test_a_node_that_says_so_has_its_own_layout_and_is_asked_for_none(mig)
     view, spec = await mig.view(), await mig.spec("n1")
     assert (view.own_layout, view.mig_layout_from, view.reason) == (LARGE, "node", None)
     assert (spec.generation > before, "mig-layout" in spec.units) == (True, False)
-    assert (await mig.place("3g.40gb")).state == "active"
+    assert (await mig.place("3g.40gb")).state == "placed"
     assert (await mig.place("1g.10gb")).state == "pending"
     [(was, now, data)] = await mig.told()
     assert was == {"own_layout": None, "mig_layout_from": "pool"}
@@ -81,12 +81,12 @@ async def test_a_node_that_follows_its_pool_again_does_so_in_its_turn(mig):
     await mig.world.gate.advance()
     assert (await mig.states())["n1"]["hold_from"] == MONDAY + 4 * HOUR
     await mig.world.tick(hours=1)
-    assert (await mig.world.get(held)).state == "active"
+    assert (await mig.world.get(held)).state == "placed"
     await mig.world.tick(hours=3)
     assert await mig.state() == "granted"
     await mig.converge("n1")
     assert await mig.state() == "settled"
-    assert (await mig.place("1g.10gb")).state == "active"
+    assert (await mig.place("1g.10gb")).state == "placed"
 
 
 async def test_so_does_one_that_its_operator_lets_follow_it_again(mig):
@@ -95,7 +95,7 @@ async def test_so_does_one_that_its_operator_lets_follow_it_again(mig):
     await mig.world.gate.advance()
     await mig.converge("n1")
     held = await mig.place("1g.10gb", duration="1h")
-    assert held.state == "active"
+    assert held.state == "placed"
     await mig.take_from("pool")
     assert "mig-layout" not in (await mig.spec("n1")).units  # as found, until its turn
     await mig.world.gate.advance()
@@ -103,14 +103,14 @@ async def test_so_does_one_that_its_operator_lets_follow_it_again(mig):
     await mig.world.tick(hours=1)
     await mig.converge("n1")
     assert await mig.state() == "settled"
-    assert (await mig.place("3g.40gb")).state == "active"
+    assert (await mig.place("3g.40gb")).state == "placed"
 
 
 async def test_in_a_pool_cut_on_demand_it_offers_what_it_has_and_nothing_else(world):
     mig = await owning(world, "dynamic", layout=None, gpus=1)
     await mig.own(LARGE)
     assert {atom.attributes["migProfile"] for atom in await instances(mig)} == {"3g.40gb"}
-    assert (await mig.place("3g.40gb")).state == "active"
+    assert (await mig.place("3g.40gb")).state == "placed"
     assert (await mig.place("1g.10gb")).state == "pending"
     assert (await mig.spec("n1")).units.keys() == {"devices"}
 

@@ -68,7 +68,7 @@ async def test_three_missed_reports_make_a_node_stale_and_the_next_one_ends_it(w
     assert (await events(world, "node.stale")) == [
         {"pool_id": pool.id, "name": "m1", "heard_at": "2026-03-02T09:00:00Z", "gpus": 1}
     ]
-    assert (await world.get(held)).state == "active"
+    assert (await world.get(held)).state == "placed"
     assert await watched(world, watch, minutes=5) == 0  # it is told of once
     await node.report()
     assert (await node.view()).reason is None
@@ -89,7 +89,7 @@ async def test_nothing_new_is_booked_on_a_stale_node_until_it_is_heard_of(world,
     assert later.state == "pending"
     await node.report()
     await world.reservations.lifecycle.retry_pending()
-    assert (await world.get(waits)).state == "active"
+    assert (await world.get(waits)).state == "placed"
     assert (await world.get(later)).state == "placed"
 
 

@@ -254,7 +254,7 @@ SELECT
     bookings.class AS cls, bookings.units::text AS units, atoms.key AS atom, bookings.share_num, bookings.share_den,
     lower(planned) AS start, upper(planned) AS end, upper(during) AS held_until,
     atoms.attributes, nodes.agent IS NOT NULL AS has_agent, assignments.state, assignments.since, assignments.reason,
-    assignments.device AS instance
+    assignments.device AS instance, bound, released, in_hands, nodes.stale_since
 FROM bookings
 JOIN gpus ON gpus.id = bookings.gpu_id
 JOIN nodes ON nodes.id = gpus.node_id

@@ -15,15 +15,23 @@ _QUERIES: Final = load("apportion.bookings")
 
 _OF_ITS_KIND: Final = ("migProfile", "vramGiB")
 _OF_ITSELF: Final = ("migUuid", "giId", "ciId")
+_TOLD: Final = ("state", "since", "reason", "bound", "released", "in_hands")
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Whether a piece's node has it ready for its holder, since when, and why or why not."""
+    """Whether a piece's node has it ready for its holder, since when, and why or why not.
+
+    ``bound`` and ``released`` are the node's word that it was handed out, and taken back; between
+    them it is ``in_hands``: somebody may be on it.
+    """
 
     state: str
     since: datetime
     reason: Mapping[str, Any]
+    bound: Mapping[str, Any] | None = None
+    released: Mapping[str, Any] | None = None
+    in_hands: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,8 @@ class BookingView:
     """A booking as it is shown.
 
     ``attributes`` are what its atom is, where it has one. ``allocation`` is None while its window
-    has not begun, and where nobody on the node follows its spec.
+    has not begun, and where nobody on the node follows its spec. Nothing is heard of its node from
+    ``stale_since`` on.
     """
 
     reservation_id: str
@@ -47,6 +56,7 @@ class BookingView:
     end: datetime
     held_until: datetime
     attributes: Mapping[str, Any]
+    stale_since: datetime | None
     allocation: Allocation | None
 
 
@@ -74,7 +84,7 @@ async def of_reservations(
 
 def _view(row: dict[str, Any]) -> BookingView:
     share = Fraction(row.pop("share_num"), row.pop("share_den"))
-    state, since, reason = row.pop("state"), row.pop("since"), row.pop("reason")
+    told = {name: row.pop(name) for name in _TOLD}
     attributes: Mapping[str, Any] = row.pop("attributes") or {}
     instance: Mapping[str, Any] = row.pop("instance") or {}
     known = shown_attributes(attributes, has_agent=row.pop("has_agent"))
@@ -82,7 +92,7 @@ def _view(row: dict[str, Any]) -> BookingView:
         **row,
         share=share,
         attributes={**known, **instance},
-        allocation=None if state is None else Allocation(state, since, reason),
+        allocation=None if told["state"] is None else Allocation(**told),
     )
 
 

@@ -226,16 +226,16 @@ def _layouts(client: "Client") -> Iterator[Finding]:
 
 
 def _devices(client: "Client") -> Iterator[Finding]:
-    """Report what runs without its device: its node should have it, and does not show it."""
+    """Report what has begun without its device: its node should have it, and does not show it."""
     missing: Counter[str] = Counter()
     names: list[str] = []
-    for view in client.list_reservations(states=["active"], limit=_PAGE).all():
+    for view in client.list_reservations(states=["placed", "active"], limit=_PAGE).all():
         for booking in view.bookings:
             if booking.allocation is not None and booking.allocation.state == "missing":
                 missing[booking.allocation.reason["code"]] += 1
                 names.append(booking.allocation.id)
     if not names:
-        yield Finding(check="devices", result="ok", text="nothing runs without its device")
+        yield Finding(check="devices", result="ok", text="nothing has begun without its device")
         return
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in missing.most_common())
     yield Finding(

@@ -61,12 +61,14 @@ def why(view: "ReservationView") -> Iterator[str]:
     code, message = view.reason.get("code"), view.reason.get("message")
     if code not in (None, "placed"):
         yield f"{code}: {message}"
-    if view.state != "pending":
-        return
-    if view.end_before is not None:
+    if held := view.reason.get("held"):
+        yield f"{held['code']}: {held['message']} ({held['allocation_id']} on {held['on']})"
+    if view.end_before is not None and view.state == "pending":
         yield f"it is to be over by {both_zones(view.end_before)}"
     if hint := view.reason.get("hint"):
         yield f"what would help: {hint}"
+    if view.state != "pending":
+        return
     yield f"it is tried again whenever something frees, until {both_zones(view.pending_until)}"
 
 

@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 from apportion.authority.service import SYSTEM
 from apportion.bookings.service import hold_over, let_go
 from apportion.events.service import Event, append
+from apportion.nodes.allocations import AllocationReleased
 from apportion.nodes.devices import (
     ASKED,
     OVER,
@@ -23,13 +24,13 @@ from apportion.nodes.devices import (
     Seen,
     Words,
     allocation_id,
+    said,
     see,
     see_leaving,
     words_of,
 )
 from apportion.nodes.schemas import NodeReport
 from apportion.quantities.units import from_multirange
-from apportion.quantities.windows import format_instant
 from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import guards, register
@@ -169,11 +170,7 @@ async def note_devices(
         for each, seen in changed
     ]
     await connection.execute(_QUERIES["note_devices"], {"rows": as_rows(rows), "now": now})
-    events = [
-        _event(each, seen)
-        for each, seen in changed
-        if each.state != seen.state and seen.state in _TOLD
-    ]
+    events = [event for each, seen in changed for event in _there(each, seen)]
     await append(connection, SYSTEM, now, events)
 
 
@@ -188,8 +185,8 @@ async def note_leaving(
     words = words_of(report)
     if words is None:
         return
-    told = [name for name, word in words.items() if word.state in ("ending", "released")]
-    cursor = await connection.execute(_QUERIES["leaving"], {"node_id": node_id, "names": told})
+    names = [name for name, word in words.items() if word.state in ("ending", "released")]
+    cursor = await connection.execute(_QUERIES["leaving"], {"node_id": node_id, "names": names})
     changed: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for row in await cursor.fetchall():
         word = words.get(allocation_id(row["reservation_id"], row["piece"]))
@@ -212,22 +209,28 @@ async def note_leaving(
     free = [row["booking_id"] for row, reason in changed if reason["code"] in _SETTLED]
     await let_go(connection, free, now)
     await connection.execute(_QUERIES["note_leaving"], {"rows": as_rows(written), "now": now})
-    await append(
-        connection, SYSTEM, now, [each for row, reason in changed for each in _left(row, reason)]
-    )
+    told = [
+        event
+        for (row, reason), new in zip(changed, written, strict=True)
+        for event in _left(row, reason, new["released"])
+    ]
+    await append(connection, SYSTEM, now, told)
 
 
 def _released(row: Mapping[str, Any], report: NodeReport, words: Words) -> Mapping[str, Any]:
     """Return the node's word that something was taken back, with the report that says so.
 
-    It has no instant where the node knows nothing of it any more.
+    It has no instant and no device where the node knows nothing of it any more.
     """
     word = words.get(allocation_id(row["reservation_id"], row["piece"]))
-    at = None if word is None or word.at is None else format_instant(word.at)
-    return {"report": report.sequence, "at": at}
+    if not isinstance(word, AllocationReleased):
+        return {"report": report.sequence, "at": None, "device": None}
+    return said(word, report)
 
 
-def _left(row: Mapping[str, Any], reason: Mapping[str, Any]) -> Iterator[Event]:
+def _left(
+    row: Mapping[str, Any], reason: Mapping[str, Any], released: Mapping[str, Any] | None
+) -> Iterator[Event]:
     """Tell that a holder does not leave, once, and that its device was released."""
     before, code = row["reason"].get("code"), reason["code"]
     if code == before or (code in OVERRUN and before in OVERRUN):
@@ -240,20 +243,21 @@ def _left(row: Mapping[str, Any], reason: Mapping[str, Any]) -> Iterator[Event]:
     }
     if code in OVERRUN:
         yield Event("reservation.overrun", row["tenant_id"], row["reservation_id"], facts)
-    elif code in _SETTLED:
-        yield Event("reservation.device_released", row["tenant_id"], row["reservation_id"], facts)
+    elif released is not None:
+        yield Event(
+            "reservation.device_released",
+            row["tenant_id"],
+            row["reservation_id"],
+            facts | {**released},
+        )
 
 
-def _event(each: Assigned, seen: Seen) -> Event:
-    return Event(
-        _TOLD[seen.state],
-        each.tenant_id,
-        each.reservation_id,
-        {
-            "pool_id": each.pool_id,
-            "allocation_id": each.allocation_id,
-            "gpu_id": each.gpu,
-            "reason": seen.reason,
-            "device": seen.device,
-        },
-    )
+def _there(each: Assigned, seen: Seen) -> Iterator[Event]:
+    """Tell that a device was handed out, once, and whether it is there."""
+    facts = {"pool_id": each.pool_id, "allocation_id": each.allocation_id, "gpu_id": each.gpu}
+    if seen.bound is not None and each.bound is None:
+        bound = facts | {**seen.bound}
+        yield Event("reservation.device_bound", each.tenant_id, each.reservation_id, bound)
+    if each.state != seen.state and seen.state in _TOLD:
+        device = {"reason": seen.reason, "device": seen.device}
+        yield Event(_TOLD[seen.state], each.tenant_id, each.reservation_id, facts | device)

@@ -13,7 +13,8 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final, Literal
 
-from apportion.nodes.schemas import AllocationReport, NodeReport
+from apportion.nodes.allocations import AllocationBound, AllocationReleased, AllocationReport
+from apportion.nodes.schemas import NodeReport
 from apportion.quantities.units import bits
 from apportion.quantities.windows import format_instant
 
@@ -36,6 +37,7 @@ REASONS: Final[Mapping[str, str]] = {
     "delivered_less": "the instance has less than its profile promises",
     "blocked_by_overrun": "whoever had it before has not let go of it",
     "device_not_bound": "its node has not handed it out",
+    "holder_in_grace": "its window is over, and its holder has a while to leave by itself",
     "holder_leaving": "its window is over, and its holder is told to leave",
     "holder_still_there": "its window is over, and its holder does not leave",
     "memory_not_idle": "its holder has left, and its memory is not given back",
@@ -55,7 +57,7 @@ OVERRUN: Final = ("holder_still_there", "memory_not_idle", "not_given_back")
 ASKED: Final = _reason("device_asked")
 OVER: Final = _reason("window_over")
 _THERE: Final = _reason("device_there")
-_LEAVING: Final = ("holder_leaving", "holder_still_there", "memory_not_idle")
+_LEAVING: Final = ("holder_in_grace", "holder_leaving", "holder_still_there", "memory_not_idle")
 _SPOILT: Final = {"failed": "instance_failed"}
 """What some reasons of an instance that is there mean to its holder."""
 _INSTANCE_KEYS: Final = ("migUuid", "giId", "ciId")
@@ -189,10 +191,13 @@ def see_leaving(word: AllocationReport | None, *, knows: bool) -> Reason | None:
 
 def _bound(word: AllocationReport | None, report: NodeReport) -> Mapping[str, Any] | None:
     """Return the node's word that it has handed something out, with the report that says so."""
-    if word is None or word.state != "bound":
-        return None
-    at = None if word.at is None else format_instant(word.at)
-    return {"report": report.sequence, "at": at, "device": word.device}
+    return said(word, report) if isinstance(word, AllocationBound) else None
+
+
+def said(word: AllocationBound | AllocationReleased, report: NodeReport) -> Mapping[str, Any]:
+    """Return a node's word as it is kept: with the number of the report that it signed."""
+    at, device = format_instant(word.at), word.device.model_dump()
+    return {"report": report.sequence, "at": at, "device": device}
 
 
 def _not_handed_out(word: AllocationReport | None) -> Reason | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, Field, PlainSerializer
 
 from apportion.doors.schemas import IdempotencyKey, Name, Schema, Text, View
+from apportion.nodes.allocations import AllocationReport
 from apportion.nodes.outcomes import OwnLayout, UnitName, UnitOutcome
 
 Count = Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)]
@@ -229,28 +230,13 @@ class CheckResult(Schema):
     details: dict[str, Any] = Field(max_length=64, default_factory=dict[str, Any])
 
 
-class AllocationReport(Schema):
-    """How the unit ``devices`` of a node stands with one allocation.
-
-    It is ``waiting`` until its device is there and nobody else's, ``bound`` while it is handed out,
-    ``ending`` from the end of its window on until nobody is left on it, and then ``released``.
-    ``reason`` is a code of what it waits for, which ``message`` says to people.
-    """
-
-    allocation_id: Text
-    state: Literal["waiting", "bound", "ending", "released"]
-    at: AwareDatetime | None = None
-    reason: Text | None = None
-    message: Annotated[str, Field(max_length=1000)] = ""
-    device: dict[str, Any] | None = None
-
-
 class NodeReport(Schema):
     """What a node says that it is. ``sequence`` rises with each report that a node makes.
 
     ``converged`` says up to which generation of the spec each unit is done, ``outcomes`` how far
     each has come. ``acceptance`` has the result of each check that the spec asked for.
-    ``allocations`` are all that its unit ``devices`` knows of; null where it cannot tell.
+    ``allocations`` are all that its unit ``devices`` knows of; null where it cannot tell. They are
+    what reservations begin and end by, and lie under the node's signature like all of it.
     ``mig_layout`` is the one that it has from its own file; null where it takes its pool's.
     """
 

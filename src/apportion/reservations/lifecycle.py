@@ -49,6 +49,7 @@ class Lifecycle:
         await self.keep_in_hands()
         changed = await self.end_due()
         changed += await self._all(self._settle)
+        changed += await self._all(self._ask)
         changed += await self._all(self._start)
         changed += await self._all(self._fail)
         await self._all(self._tell)
@@ -108,6 +109,16 @@ class Lifecycle:
             for tenant in (each.tenant_id,)
         ]
 
+    async def _ask(self, connection: Connection) -> int:
+        """Ask nodes for what has begun on them."""
+        now = self._runtime.now()
+        parameters = {"now": now, "limit": BATCH}
+        cursor = await connection.execute(rows.QUERIES["to_ask"], parameters)
+        begun = [row["id"] for row in await cursor.fetchall()]
+        await nodes.hold_nodes_of(connection, begun)
+        await nodes.assign(connection, begun, now)
+        return len(begun)
+
     async def _start(self, connection: Connection) -> int:
         return await self._step(connection, "due_to_start", "reservation.started", "active")
 
@@ -142,8 +153,6 @@ class Lifecycle:
         now = self._runtime.now()
         cursor = await connection.execute(rows.QUERIES[query], {"now": now, "limit": BATCH})
         due = await cursor.fetchall()
-        if state == "active":
-            await self._hand_out(connection, [row["id"] for row in due])
         events = [
             Event(
                 event,
@@ -157,11 +166,6 @@ class Lifecycle:
         ]
         await append(connection, SYSTEM, now, events)
         return len(due)
-
-    async def _hand_out(self, connection: Connection, ids: Sequence[str]) -> None:
-        """Ask nodes for what has begun."""
-        await nodes.hold_nodes_of(connection, ids)
-        await nodes.assign(connection, ids, self._runtime.now())
 
 
 def _facts(row: Mapping[str, Any]) -> dict[str, object]:

@@ -62,8 +62,11 @@ class Placed:
 
     @property
     def state(self) -> State:
-        """Where it stands: a window that has begun is active at once."""
-        return "active" if self.start <= self.at else "placed"
+        """Where it stands: active at once where its window has begun and no agent is asked for it.
+
+        Where one is, it is active when all that it has is handed out.
+        """
+        return "active" if self.start <= self.at and not self.asked else "placed"
 
     @property
     def moves(self) -> list[Move]:
@@ -331,6 +334,7 @@ class Planner:
             end=booking.end,
             held_until=booking.held_until,
             attributes={} if atom is None else atom.attributes,
+            stale_since=None,
             allocation=Allocation("asked", self._now, ASKED) if asked else None,
         )
 

@@ -159,7 +159,7 @@ FOR NO KEY UPDATE SKIP LOCKED;
 -- name: reserved
 SELECT pool_id, count(*) AS count, min(starts_at) AS next
 FROM reservations
-WHERE state = 'placed' AND reserved_start
+WHERE state = 'placed' AND reserved_start AND starts_at > %(now)s
 GROUP BY pool_id;
 
 -- name: put_off
@@ -332,7 +332,25 @@ FROM (
 ) AS changed
 WHERE reservations.id = changed.id AND state = 'pending';
 
+-- name: to_ask
+-- Whose window has begun on nodes that follow their spec, which are not asked for all that they have.
+SELECT id
+FROM reservations
+WHERE state = 'placed' AND starts_at <= %(now)s AND ends_at > %(now)s
+    AND EXISTS (
+        SELECT FROM bookings
+        JOIN gpus ON gpus.id = bookings.gpu_id
+        JOIN nodes ON nodes.id = gpus.node_id AND nodes.agent IS NOT NULL
+        JOIN pools ON pools.id = nodes.pool_id AND pools.agent <> 'none'
+        LEFT JOIN assignments ON booking_id = bookings.id
+        WHERE bookings.reservation_id = reservations.id AND voided_at IS NULL AND booking_id IS NULL
+    )
+ORDER BY starts_at
+LIMIT %(limit)s
+FOR NO KEY UPDATE SKIP LOCKED;
+
 -- name: due_to_start
+-- Where a node follows its spec, when its reports have shown all that it was asked for.
 UPDATE reservations
 SET state = 'active',
     reason = jsonb_build_object('code', 'started', 'message', 'its window has begun'),
@@ -340,6 +358,15 @@ SET state = 'active',
 WHERE id IN (
     SELECT id FROM reservations
     WHERE state = 'placed' AND starts_at <= %(now)s AND ends_at > %(now)s
+        AND NOT EXISTS (
+            SELECT FROM bookings
+            JOIN gpus ON gpus.id = bookings.gpu_id
+            JOIN nodes ON nodes.id = gpus.node_id AND nodes.agent IS NOT NULL
+            JOIN pools ON pools.id = nodes.pool_id AND pools.agent <> 'none'
+            LEFT JOIN assignments ON booking_id = bookings.id
+            WHERE bookings.reservation_id = reservations.id AND voided_at IS NULL
+                AND coalesce(assignments.state, 'asked') <> 'ready'
+        )
     ORDER BY starts_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
@@ -374,7 +401,8 @@ UPDATE reservations
 SET tell_end_at = NULL
 WHERE id IN (
     SELECT id FROM reservations
-    WHERE state = 'active' AND tell_end_at <= %(now)s AND ends_at > %(now)s
+    WHERE state IN ('placed', 'active') AND tell_end_at <= %(now)s
+        AND starts_at <= %(now)s AND ends_at > %(now)s
     ORDER BY tell_end_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED

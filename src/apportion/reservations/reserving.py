@@ -47,7 +47,7 @@ class Reserving:
             due = await cursor.fetchall()
             if not due:
                 return 0
-            cursor = await connection.execute(rows.QUERIES["reserved"])
+            cursor = await connection.execute(rows.QUERIES["reserved"], {"now": now})
             given = {row["pool_id"]: row for row in await cursor.fetchall()}
         put_off = {row["id"]: now + AGAIN_AFTER for row in due}
         placed = 0

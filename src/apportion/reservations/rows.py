@@ -145,7 +145,7 @@ def _found(placed: Placed) -> dict[str, object]:
 
 
 def _is_reserved(placed: Placed) -> bool:
-    return placed.draft.reserving and placed.state == "placed"
+    return placed.draft.reserving and placed.start > placed.at
 
 
 def _reserved(placed: Placed) -> dict[str, Any]:

@@ -170,12 +170,57 @@ class AllocationOut(View):
 
     It is ``asked`` of the node from the begin of its window on, ``ready`` when the node reports it
     as it was asked, ``missing`` when it should be there and is not, ``withdrawn`` when it is over.
+    ``bound`` and ``released`` are the node's signed word that it was handed out, and taken back.
     """
 
     id: str
     state: Literal["asked", "missing", "ready", "withdrawn"]
     since: AwareDatetime
     reason: dict[str, Any]
+    bound: "DeviceBound | None" = None
+    released: "DeviceReleased | None" = None
+
+
+class DeviceOut(View):
+    """What a node handed out: the UUID of a GPU or a MIG instance, and the ids of an instance."""
+
+    uuid: str
+    gi_id: int | None
+    ci_id: int | None
+
+
+class DeviceBound(View):
+    """That a device was handed out: by the node's report of which number, when, and which it is."""
+
+    report: int
+    at: AwareDatetime
+    device: DeviceOut
+
+
+class DeviceReleased(View):
+    """That a device was taken back; without ``at`` the node knows nothing of it any more."""
+
+    report: int
+    at: AwareDatetime | None
+    device: DeviceOut | None
+
+
+class BoundNode(View):
+    """A node that has handed out all that a reservation has on it: since when, by which report."""
+
+    node: str
+    since: AwareDatetime
+    report: int
+
+
+class BoundOut(View):
+    """On which nodes a reservation is in its holder's hands.
+
+    ``since`` is when the last of its pieces was handed out; null while there are some that are not.
+    """
+
+    since: AwareDatetime | None
+    nodes: list[BoundNode]
 
 
 class BookingOut(View):
@@ -260,6 +305,9 @@ class ReservationView(View):
     updated_at: AwareDatetime
     charged_tenant_id: str | None
     charges: dict[QuotaResource, Amount]
+    bound: BoundOut | None = Field(
+        default=None, description="Null before a node with an agent has handed out any of it."
+    )
     bookings: list[BookingOut]
 
 

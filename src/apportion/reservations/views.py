@@ -1,5 +1,6 @@
 """Reservations as they are shown."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from fractions import Fraction
@@ -10,12 +11,20 @@ from apportion.bookings import service as bookings
 from apportion.bookings.service import BookingView
 from apportion.nodes.service import allocation_id
 from apportion.quantities.shares import exact_text
+from apportion.quantities.windows import parse_instant
 from apportion.reservations import rows
 from apportion.reservations.arrangement import show_gang, show_placement
 from apportion.reservations.ends import has_no_end
+from apportion.reservations.held_up import reason_of
 from apportion.reservations.plan import Placed
 from apportion.reservations.reasons import Waiting
-from apportion.reservations.schemas import BookingOut, HostOut, ReservationView
+from apportion.reservations.schemas import (
+    BookingOut,
+    BoundNode,
+    BoundOut,
+    HostOut,
+    ReservationView,
+)
 from apportion.store.connections import Connection
 
 
@@ -43,7 +52,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
         pool_id=row["pool_id"],
         candidates=row["candidates"],
         state=row["state"],
-        reason=row["reason"],
+        reason=reason_of(row, booked),
         devices=row["devices"],
         resources=_host(row["vcpu_milli"], row["memory_mib"]),
         placement=show_placement(row),
@@ -59,6 +68,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
         updated_at=row["updated_at"],
         charged_tenant_id=row["charged_tenant_id"],
         charges=rows.show_charges(row["charges"]),
+        bound=_bound(booked),
         bookings=[
             BookingOut.model_validate(
                 {
@@ -82,11 +92,33 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
     )
 
 
+def _bound(booked: Sequence[BookingView]) -> BoundOut | None:
+    """Say which nodes have handed out all that lies on them, each since its last piece."""
+    by_node: dict[str, list[BoundNode]] = {each.node: [] for each in booked}
+    for each in booked:
+        if each.allocation is not None and (word := each.allocation.bound) is not None:
+            since = parse_instant(word["at"], field="at")
+            found = BoundNode(node=each.node, since=since, report=word["report"])
+            by_node[each.node].append(found)
+    if not any(by_node.values()):
+        return None
+    pieces = Counter(each.node for each in booked)
+    whole = [
+        max(found, key=lambda one: one.since)
+        for node, found in by_node.items()
+        if len(found) == pieces[node]
+    ]
+    since = max(one.since for one in whole) if len(whole) == len(pieces) else None
+    return BoundOut(since=since, nodes=whole)
+
+
 def _allocation(booking: BookingView) -> dict[str, object] | None:
     if booking.allocation is None:
         return None
     name = allocation_id(booking.reservation_id, booking.piece)
-    return {"id": name, **asdict(booking.allocation)}
+    shown = asdict(booking.allocation)
+    del shown["in_hands"]
+    return {"id": name, **shown}
 
 
 @lru_cache(maxsize=1024)

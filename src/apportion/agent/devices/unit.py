@@ -195,9 +195,8 @@ def _told(record: Record, error: HeldUpError | None) -> dict[str, Any]:
         "at": record.at.isoformat(),
         **_why(error),
     }
-    if record.step is Step.BOUND:
-        device = record.device
-        row["device"] = {"uuid": device.uuid, "gi_id": device.gi_id, "ci_id": device.ci_id}
+    device = record.device
+    row["device"] = {"uuid": device.uuid, "gi_id": device.gi_id, "ci_id": device.ci_id}
     return row
 
 
