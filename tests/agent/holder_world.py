@@ -28,7 +28,7 @@ class HolderNode:
         self.made: dict[str, str] = {}
         self.uuids = [driver.uuid(at) for at in range(driver.gpu_count())]
         self.rows: dict[str, dict] = {}
-        self.release: dict = {"grace_seconds": 30, "reset": True}
+        self.release: dict = {"grace_seconds": 0, "reset": True}
 
     def unit(self, told=None):
         more = {} if told is None else {"told": told}

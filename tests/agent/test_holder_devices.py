@@ -182,6 +182,71 @@ def test_at_its_end_the_holder_is_told_then_made_to_leave_and_only_then_it_is_re
     assert node.states() == {"r.0": "released", "next.0": "bound"}
 
 
+def test_a_holder_has_the_grace_of_its_pool_before_it_is_told_to_leave(node):
+    node = node()
+    node.release["grace_seconds"] = 60
+    node.ask("r.0")
+    node.converge()
+    with node.holder("r.0", IGNORE) as process:
+        node.now += HOUR
+        for seconds in (0, 59):
+            later = node.now + timedelta(seconds=seconds)
+            outcome = node.unit().converge(node.wanted, later)
+            assert (outcome.reason, process.poll()) == ("holder_in_grace", None)
+            assert "10:01:00 UTC" in outcome.message
+        assert (node.env("r.0"), node.spec("r.0")) == (None, None), "nobody new gets in"
+        node.now += timedelta(seconds=60)
+        assert node.told()[1]["r.0"]["reason"] == "holder_leaving"
+        node.now += timedelta(seconds=29)
+        node.told()
+        assert process.poll() is None
+        node.now += timedelta(seconds=1)
+        node.told()
+        assert gone(process) == -signal.SIGKILL
+    assert node.states() == {"r.0": "released"}
+
+
+def test_who_leaves_within_the_grace_is_waited_for_no_longer(node):
+    node = node()
+    node.release["grace_seconds"] = 3600
+    node.ask("r.0")
+    node.converge()
+    with node.holder("r.0"):
+        del node.rows["r.0"]
+        assert node.states() == {"r.0": "ending"}
+    assert node.states() == {"r.0": "released"}
+
+
+def test_who_comes_and_goes_at_the_end_gets_no_grace_of_its_own(node):
+    node = node()
+    node.release |= {"grace_seconds": 60}
+    node.ask("r.0")
+    node.converge()
+    with node.machine.change() as machine:
+        machine.gpus[0].left_bytes = 4 << 30
+    node.machine.fail("nvidia-smi --gpu-reset", 19, times=99)
+    del node.rows["r.0"]
+    assert node.told()[1]["r.0"]["state"] == "ending"
+    node.now += timedelta(seconds=61)
+    with node.holder("r.0") as process:
+        node.told()
+        node.told()
+        assert gone(process) == -signal.SIGTERM
+
+
+def test_a_server_that_says_nothing_of_it_gets_the_careful_way(node):
+    node = node()
+    node.ask("r.0")
+    wanted = {"assignments": list(node.rows.values())}
+    node.unit().converge(wanted, node.now)
+    with node.machine.change() as machine:
+        machine.gpus[0].left_bytes = 4 << 30
+    node.machine.fail("nvidia-smi --gpu-reset", 19, times=1)
+    assert not node.unit().converge({"assignments": []}, node.now).done
+    outcome = node.unit().converge({"assignments": []}, node.now)
+    assert outcome.reason == "memory_not_idle"
+
+
 def test_a_holder_that_heeds_the_signal_goes_by_itself(node):
     node = node()
     node.ask("r.0")

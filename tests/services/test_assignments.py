@@ -154,6 +154,17 @@ async def test_slots_and_hundredths_are_named(world):
     assert (await world.get(held)).bookings[0].allocation.state == "ready"
 
 
+async def test_how_devices_are_taken_back_is_asked_of_each_node_at_once(world):
+    nodes = Nodes(world, await world.pool(pool_of("H100")))
+    await nodes.join("n1", gpus=1, layout=None)
+    spec = await nodes.spec("n1")
+    assert spec.units["devices"]["release"] == {"grace_seconds": 0, "reset": False}
+    await nodes.change(endGrace="90s", resetOnRelease=True)
+    after = await nodes.spec("n1")
+    assert after.units["devices"]["release"] == {"grace_seconds": 90, "reset": True}
+    assert after.generation == spec.generation + 1
+
+
 async def sharing(nodes, name="n1"):
     spec = await nodes.spec(name)
     return spec.generation, spec.units["gpu-sharing"]

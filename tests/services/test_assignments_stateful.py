@@ -83,7 +83,7 @@ class Demand(RuleBasedStateMachine):
         for name, node in self.nodes.items():
             assert node.made == {}
             spec = self.run(self.spec(name))
-            assert spec.units["devices"] == {"assignments": []}
+            assert spec.units["devices"]["assignments"] == []
 
     async def spec(self, name):
         return await get_spec(self.world.runtime, self.world.caller, self.ids[name])

@@ -5,6 +5,7 @@ import random
 import pytest
 from joined_node import Node
 from services_world import world_on
+from test_partitions_gate import NOTHING
 
 from apportion.errors import InvalidInputError
 from apportion.nodes.host_units import host_units
@@ -70,7 +71,7 @@ async def events(world, kind):
 async def test_every_host_field_is_a_unit_in_the_policys_own_words(world):
     pool = await world.pool(pool_of("H100", **HOST))
     node = await Node(world, "m1").join(pool)
-    assert (await spec_of(world, node)).units == {"devices": {"assignments": []}, **UNITS}
+    assert (await spec_of(world, node)).units == {"devices": NOTHING, **UNITS}
 
 
 async def test_a_policy_that_says_nothing_of_hosts_asks_for_nothing(world):

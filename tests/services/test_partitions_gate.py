@@ -18,6 +18,7 @@ from apportion.testing.nodes import SimulatedNode
 pytestmark = pytest.mark.anyio
 HOUR = timedelta(hours=1)
 SMALL, LARGE = "all-1g.10gb", "mixed:2x3g.40gb"
+NOTHING = {"assignments": [], "release": {"grace_seconds": 0, "reset": False}}
 
 
 class Nodes:
@@ -259,7 +260,7 @@ async def test_a_node_that_takes_no_layout_from_its_pool_is_let_go_at_the_grant(
     world = mig.world
     node = await update_node(world.runtime, world.caller, mig.ids["n1"], request)
     assert (node.mig_layout_from, node.spec_generation) == ("node", 2)
-    assert (await mig.spec("n1")).units == {"devices": {"assignments": []}}
+    assert (await mig.spec("n1")).units == {"devices": NOTHING}
     await mig.place(duration="1h")
     await mig.change(migLayout=LARGE)
     await world.gate.advance()
@@ -331,7 +332,7 @@ async def test_slots_change_like_a_layout(world, agent):
         assert (await world.get(past)).state == "pending"
         assert (await slots.spec("n1")).units == {
             "gpu-sharing": {"mode": "mps", "replicas": 2, "mps_units": 50, "widest": {}},
-            "devices": {"assignments": []},
+            "devices": NOTHING,
         }
         await slots.converge("n1")
         await world.tick(seconds=1)

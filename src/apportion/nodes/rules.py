@@ -12,6 +12,7 @@ from apportion.errors import ApportionError, InvalidInputError, InvalidStateErro
 from apportion.geometry import board_by_key, parse_device_name, parse_layout
 from apportion.nodes.host_units import host_units
 from apportion.nodes.inventory import compute_again, derive_again
+from apportion.nodes.units import release_of
 from apportion.pools.policy import DYNAMIC, PoolPolicy, read_stored
 from apportion.pools.service import (
     PoolChange,
@@ -69,7 +70,7 @@ async def follow_change(
 
 def _told_to_nodes(policy: PoolPolicy) -> object:
     """Return all of a policy that stands in specs as it is; cuts have a gate of their own."""
-    return policy.report_interval, policy.acceptance, host_units(policy)
+    return policy.report_interval, policy.acceptance, host_units(policy), release_of(policy)
 
 
 def _given_by_hosts(policy: PoolPolicy) -> object:

@@ -4,13 +4,14 @@ A unit that is not there asks for nothing: what it is about stays as it is found
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from fractions import Fraction
 from typing import Any, Final
 
 from apportion.nodes.cuts import Cut, cut_in_force, takes_cut
 from apportion.nodes.devices import DEVICES_UNIT, Assigned, as_asked
 from apportion.nodes.host_units import Units, host_units
-from apportion.pools.policy import DYNAMIC, mps_units
+from apportion.pools.policy import DYNAMIC, PoolPolicy, mps_units
 from apportion.pools.service import PoolRecord
 
 MIG_UNIT: Final = "mig-layout"
@@ -23,9 +24,18 @@ def units_of(
     """Return what each unit of a node is to be; ``gpus`` are the UUIDs of those that it has."""
     units = _cut(pool, node, gpus, assigned)
     if pool.agent != "none" and node["agent"] is not None:
-        units[DEVICES_UNIT] = {"assignments": [as_asked(each) for each in assigned]}
+        asked = [as_asked(each) for each in assigned]
+        units[DEVICES_UNIT] = {"assignments": asked, "release": release_of(pool.policy)}
         units |= host_units(pool.policy)
     return units
+
+
+def release_of(policy: PoolPolicy) -> dict[str, Any]:
+    """Say how devices of a pool are taken back when they are withdrawn."""
+    return {
+        "grace_seconds": policy.end_grace // timedelta(seconds=1),
+        "reset": policy.reset_on_release,
+    }
 
 
 def _cut(

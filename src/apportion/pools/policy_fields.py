@@ -195,7 +195,9 @@ class PoolPolicy(OpenSection):
     host_reserve: HostReserve = HostReserve()
     admission: AdmissionRule = AdmissionRule()
     open_ended: Flag = Field(default=False, description="Windows without an end may be asked for.")
-    reset_on_release: Flag = Field(default=False, description="Reset a GPU that is given back.")
+    reset_on_release: Flag = Field(
+        default=False, description="What is given back has its memory back to where it was."
+    )
     preemptible: Flag = Field(
         default=False, description="Reservations may say that they can be moved."
     )

@@ -48,12 +48,13 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Releasing:
-    """How a device is taken back: processes get ``grace_seconds`` between being asked and killed.
+    """How a device is taken back: so long after its end its holder is told to leave.
 
-    ``reset``: its memory has to be back to what was used of it before it was handed out.
+    ``reset``: its memory has to be back to what was used of it before it was handed out. A server
+    that says nothing of it gets the careful way.
     """
 
-    grace_seconds: int = 30
+    grace_seconds: int = 0
     reset: bool = True
 
 

@@ -54,6 +54,7 @@ class Record:
     """One allocation's file.
 
     ``at`` is when its step began, ``boot_id`` the start of the machine that ``device`` is of.
+    ``over_at`` is when its taking back began.
     ``idle_mib`` is how much memory was used before it was handed out; None where others share it.
     ``told_at`` and ``killed_at`` are when its processes were asked to leave, and made to;
     ``reset_at`` is when the GPU was reset for it.
@@ -65,6 +66,7 @@ class Record:
     boot_id: str
     device: Device
     idle_mib: int | None = None
+    over_at: AwareDatetime | None = None
     told_at: AwareDatetime | None = None
     killed_at: AwareDatetime | None = None
     reset_at: AwareDatetime | None = None

@@ -1,11 +1,12 @@
 """Taking an allocation back, in one order and never another.
 
-Nobody new gets in; who is in is asked to leave, and after the grace made to; nobody is left; the
-memory is as it was found; and only then others may have it. A holder that does not leave, and
-memory that is not given back, keep the device.
+Nobody new gets in; who is in has the grace, is asked to leave then, and is made to after that;
+nobody is left; where the pool says so, the memory is as it was found; and only then others may have
+it. A holder that does not leave, and memory that is not given back, keep the device.
 """
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,8 @@ from apportion.agent.devices.holders import holders_of, send
 from apportion.agent.devices.journal import Device, Journal, Record, Step
 from apportion.agent.nvml import Driver, DriverError, reset_gpu
 
+_KILLED_AFTER: Final = timedelta(seconds=30)
+"""How long after it was told to leave a process is made to."""
 _SLACK_MIB: Final = 64
 """What the driver itself uses of a GPU varies by so much."""
 
@@ -37,7 +40,7 @@ class TakingBack:
     def go_on(self, record: Record, now: datetime) -> Record:
         """Take the next steps; HeldUpError where one cannot be taken yet."""
         if record.step in (Step.BINDING, Step.BOUND):
-            record = self.journal.write(replace(record, step=Step.ENDING, at=now))
+            record = self.journal.write(replace(record, step=Step.ENDING, at=now, over_at=now))
         self.files.remove(record.id)
         device = self._device(record)
         if record.step is Step.ENDING:
@@ -65,16 +68,16 @@ class TakingBack:
             raise
 
     def _empty(self, record: Record, device: Device, now: datetime) -> None:
-        """See that nobody is on it; else tell them, and say who is in the way."""
+        """See that nobody is on it; else tell them in time, and say who is in the way."""
         pids = holders_of(self.driver, record, device)
         if not pids:
             return
-        grace = timedelta(seconds=self.releasing.grace_seconds)
         was_killed = record.killed_at is not None
         if record.told_at is None:
+            self._give_grace(record, device, pids, now)
             pids = send(self.driver, record, device, signal.SIGTERM)
             self.journal.write(replace(record, told_at=now), is_step=False)
-        elif now - record.told_at >= grace:
+        elif now - record.told_at >= _KILLED_AFTER:
             pids = send(self.driver, record, device, signal.SIGKILL)
             if not was_killed:
                 self.journal.write(replace(record, killed_at=now), is_step=False)
@@ -82,6 +85,18 @@ class TakingBack:
         if was_killed:
             raise HeldUpError("holder_still_there", f"processes {names} do not leave {device.uuid}")
         raise HeldUpError("holder_leaving", f"processes {names} are told to leave {device.uuid}")
+
+    def _give_grace(
+        self, record: Record, device: Device, pids: Sequence[int], now: datetime
+    ) -> None:
+        """Let them be for as long as the pool says, by what began when the window was over."""
+        until = (record.over_at or record.at) + timedelta(seconds=self.releasing.grace_seconds)
+        if now < until:
+            names = ", ".join(map(str, pids))
+            raise HeldUpError(
+                "holder_in_grace",
+                f"processes {names} on {device.uuid} are told to leave at {until:%H:%M:%S} UTC",
+            )
 
     def _reset(self, record: Record, device: Device, now: datetime) -> None:
         """See that its memory is as it was found; a whole GPU that keeps some is reset, once."""
