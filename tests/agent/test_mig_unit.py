@@ -11,6 +11,7 @@ import pynvml
 import pytest
 from nvml_world import apart, create, fill
 
+from apportion.agent.devices.unit import Devices
 from apportion.agent.mig import Hold, Journal, MigLayout
 from apportion.agent.mig.seen import look_at_all
 from apportion.agent.nvml import open_driver
@@ -317,3 +318,25 @@ def _gi(node, profile):
         if each.profile == profile
     ]
     return found
+
+
+def test_while_nobody_can_tell_who_has_which_device_nothing_is_cut(node, tmp_path):
+    node = node()
+    devices = Devices(
+        node.driver,
+        state=tmp_path,
+        cdi_dir=tmp_path / "cdi",
+        root=node.machine.root,
+        shared_by=lambda _gpu: None,
+        made_for=lambda _uuid: None,
+    )
+    damaged = tmp_path / "devices" / "r.0.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    unit = MigLayout(node.driver, node.journal(), devices.holds)
+    outcome = unit.converge(node.wish(("1g.10gb", 0, "q.0")), NOW)
+    assert (outcome.done, outcome.reason) == (False, "holders_unknown")
+    assert str(damaged) in outcome.message
+    assert node.there() == {}
+    damaged.unlink()
+    assert unit.converge(node.wish(("1g.10gb", 0, "q.0")), NOW).done

@@ -302,6 +302,29 @@ async def test_a_report_from_before_the_ask_says_nothing_of_it(dynamic):
     assert "migUuid" not in piece.attributes
 
 
+async def test_what_is_there_all_along_is_ready_when_its_node_has_read_who_is_to_have_it(mig):
+    held = await mig.place()
+    await mig.deliver("n1", mig.nodes["n1"].report())  # of the spec before
+    [piece] = (await mig.world.get(held)).bookings
+    assert standing(piece) == ("asked", "device_asked")
+    await mig.converge("n1")
+    assert (await mig.world.get(held)).bookings[0].allocation.state == "ready"
+
+
+async def test_what_is_over_at_a_grant_is_in_its_spec_no_more_though_no_tick_has_said_so(mig):
+    held = await mig.place(duration="1h")
+    await mig.change(migLayout=LARGE)
+    mig.world.clock.advance(hours=1)
+    await mig.world.gate.advance()
+    assert await mig.state() == "granted"
+    assert (await mig.world.get(held)).state == "placed", "no tick"
+    spec = await mig.spec("n1")
+    assert spec.units["mig-layout"]["layout"] == LARGE
+    assert spec.units["devices"]["assignments"] == []
+    await mig.world.tick()
+    assert (await mig.spec("n1")).generation == spec.generation
+
+
 async def test_a_node_that_joins_is_not_done_while_it_has_instances_of_nobody(world):
     nodes = Nodes(world, await world.pool(pool_of("H100", "mig", migLayout="dynamic")))
     await nodes.join("n1", gpus=1, layout=None, converged=False)

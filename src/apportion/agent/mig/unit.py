@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from apportion.agent.devices.faults import HeldUpError
 from apportion.agent.mig.journal import Entry, Journal, Stage
 from apportion.agent.mig.seen import Gpu, Hold, look_at, look_at_all
 from apportion.agent.mig.steps import (
@@ -58,6 +59,10 @@ class MigLayout:
             waits = [wait for gpu in look_at_all(self._driver) for wait in self._cut(gpu, wanted)]
         except DriverError as error:
             return Outcome(done=False, reason=error.reason, message=error.message)
+        except HeldUpError as error:
+            # Whatever is cut now may be in somebody's hands.
+            message = f"nobody can tell who has which device: {error.message}"
+            return Outcome(done=False, reason="holders_unknown", message=message)
         except OSError as error:
             # Nothing is done that is not on record: a full disk stops the work, not the holders.
             return Outcome(
