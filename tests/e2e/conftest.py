@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from said import Said
 
 from apportion.cli import main
 from apportion.client import Client
@@ -46,19 +46,6 @@ class Server:
                 ]
                 client.join_node(pool.id, inventory(f"{name}-n", *reports))
         return pool
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command answered."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self):
-        return json.loads(self.out)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import pytest
+from said import Said
 
 from apportion.testing.builders import gpu, inventory
-from conftest import Said
 
 _numbers = itertools.count(1)
 FORBID = """\
