@@ -101,6 +101,8 @@ def test_a_driver_that_goes_takes_the_nodes_capacity_and_brings_it_back(world):
     world.until(lambda: world.client.get_reservation(pending.id).state == "active")
     world.until(lambda: world.allocation(pending.id) == "ready")
     assert world.agent.poll() is None  # the same process all the while
+    world.client.release_reservation(pending.id)
+    world.until(lambda: world.allocation(pending.id) == "withdrawn")
 
 
 def seen(world, health):
@@ -110,3 +112,37 @@ def seen(world, health):
 
 def gpus(world):
     return world.client.list_gpus(pool_id=world.pool_id).items
+
+
+def test_a_layout_of_the_nodes_own_is_made_told_and_given_up_in_its_turn(
+    world, tmp_path, monkeypatch
+):
+    config = tmp_path / "agent.yaml"
+    config.write_text("migLayout: {from: node, layout: 'mixed:2x3g.40gb'}\n")
+    world.stop()
+    with monkeypatch.context() as patch:
+        patch.setenv("APPORTION_AGENT_CONFIG", str(config))
+        world.start()
+        view = world.until(lambda: own_layout(world))
+    assert (view.own_layout, view.mig_layout_from) == ("mixed:2x3g.40gb", "node")
+    world.until(lambda: len(world.instances()) == 16)
+    assert {profile for profile, *_ in world.instances()} == {"3g.40gb"}
+    shown = command(world, "node", "show", view.name).stdout
+    assert "its own: mixed:2x3g.40gb" in shown
+    assert "MIG layout of their own" in command(world, "doctor").stdout
+    refused = command(world, "node", "set", view.name, "--mig-layout-from", "pool")
+    assert (refused.returncode, "its own file" in refused.stderr) == (1, True)
+    waiting = world.reserve("1g.10gb")
+    assert waiting.state == "pending"
+    world.stop()
+    world.start()
+    world.until(lambda: not own_layout(world))
+    world.until(lambda: world.client.get_reservation(waiting.id).state == "active")
+    world.until(lambda: [each[0] for each in world.instances()] == ["1g.10gb"])
+    world.client.release_reservation(waiting.id)
+    world.until(lambda: world.allocation(waiting.id) == "withdrawn")
+
+
+def own_layout(world):
+    view = world.client.get_node(world.node.node_id)
+    return view if view.own_layout else None

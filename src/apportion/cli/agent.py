@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from apportion.cli import agent_daemon
+from apportion.cli import agent_daemon, agent_foreign
 from apportion.cli.output import add_output_argument, print_data, table
 
 Document = Mapping[str, Any]
@@ -18,14 +18,18 @@ examples:
   apportion agent diag --check diag.nvml
   apportion agent join --server https://apportion.example --token-file n1.token
   apportion agent run
+  apportion agent foreign list
+  apportion agent foreign destroy MIG-... --yes
 
 exit codes of diag: 0 passed; 1 not passed"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `inventory` and `diag`, and the verbs of the daemon."""
+    """Add `inventory`, `diag` and `foreign`, and the verbs of the daemon."""
     parser.epilog = _EXAMPLES
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="inventory|diag|join|run")
+    verbs = parser.add_subparsers(
+        dest="verb", required=True, metavar="inventory|diag|join|run|foreign"
+    )
     inventory = verbs.add_parser(
         "inventory", help="print what there is on this machine", epilog=_EXAMPLES
     )
@@ -36,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_looking(diag)
     add_output_argument(diag)
     agent_daemon.add_verbs(verbs.add_parser, _EXAMPLES)
+    agent_foreign.add_verbs(verbs.add_parser, _EXAMPLES)
 
 
 def _add_looking(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Look at this machine, or be its agent; 0, or 1 where `diag` finds something wrong."""
     if args.verb in agent_daemon.VERBS:
         return agent_daemon.run(args)
+    if args.verb == agent_foreign.VERB:
+        return agent_foreign.run(args)
     from apportion.agent.looking import host_name, look
 
     document = look(args.node or host_name(), args.state)

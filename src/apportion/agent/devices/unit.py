@@ -108,11 +108,7 @@ class Devices:
 
         HeldUpError where that cannot be read.
         """
-        return [
-            Hold(gpu=each.assignment.gpu, start=each.assignment.start)
-            for each in self._journal.read_all().values()
-            if each.holds
-        ]
+        return _held(self._journal)
 
     def _take_back(
         self,
@@ -174,6 +170,22 @@ class Devices:
             return (self._root / "proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         except OSError as error:
             raise HeldUpError("boot_unknown", str(error)) from error
+
+
+def held_devices(state: Path) -> Collection[Hold]:
+    """Return what is in somebody's hands by the word of an agent's state directory alone.
+
+    HeldUpError where that cannot be read.
+    """
+    return _held(Journal(state / NAME, nothing))
+
+
+def _held(journal: Journal) -> list[Hold]:
+    return [
+        Hold(gpu=each.assignment.gpu, start=each.assignment.start)
+        for each in journal.read_all().values()
+        if each.holds
+    ]
 
 
 def _is_out(record: Record) -> bool:
