@@ -192,3 +192,15 @@ def test_units_are_made_of_what_was_stored_as_well():
     assert host_units(read_stored({**HOST, "cpu": {"governor": 7}})) == {
         name: unit for name, unit in UNITS.items() if name != "cpu"
     }
+
+
+async def test_pages_that_no_host_could_set_aside_are_refused_with_the_hosts_named(world):
+    pool = await world.pool(pool_of("H100"), inventory("n1"), inventory("n2"))
+    with pytest.raises(InvalidInputError) as refused:
+        await change(world, pool, hugepages={"1Gi": 200, "2Mi": 28 * 1024})
+    assert refused.value.field == "policy.hugepages"
+    assert refused.value.details["nodes"] == ["n1", "n2"]
+    await change(world, pool, hugepages={"1Gi": 200, "2Mi": 28 * 1024 - 1})
+    await world.report(pool, inventory("n3", memory_gib=8))
+    # Who joins later keeps nobody from changing something else.
+    await change(world, pool, hugepages={"1Gi": 200, "2Mi": 28 * 1024 - 1}, maxPending="1h")

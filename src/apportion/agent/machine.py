@@ -120,10 +120,10 @@ class ThisMachine:
             self.close()
         try:
             self._driven = open_driven(self._places, self._root, self._config.cut)
-        except DriverError as error:
-            if self._problem != error.message:
-                _log.warning("no driver", reason=error.message)
-            self._problem = error.message
+        except (DriverError, OSError) as error:
+            if self._problem != str(error):
+                _log.warning("no driver", reason=str(error))
+            self._problem = str(error)
         else:
             self._problem = None
 

@@ -172,6 +172,12 @@ WHERE gpus.pool_id = %(pool_id)s AND present
 GROUP BY product, board
 ORDER BY product, board;
 
+-- name: memories
+SELECT name, (inventory #>> '{host,memory_mib}')::bigint AS memory_mib
+FROM nodes
+WHERE pool_id = %(pool_id)s
+ORDER BY name;
+
 -- name: upsert_nodes
 -- Who owns a machine is said when it joins, and stays.
 INSERT INTO nodes (

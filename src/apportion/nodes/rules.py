@@ -13,8 +13,9 @@ from apportion.geometry import board_by_key, parse_device_name, parse_layout
 from apportion.nodes.host_units import host_units
 from apportion.nodes.inventory import compute_again, derive_again
 from apportion.nodes.units import release_of
-from apportion.pools.policy import DYNAMIC, PoolPolicy, read_stored
+from apportion.pools.policy import DYNAMIC, HUGEPAGE_SIZES_MIB, PoolPolicy, read_stored
 from apportion.pools.service import (
+    PoolBefore,
     PoolChange,
     load_record,
     register_follow_up,
@@ -34,9 +35,11 @@ async def node_problems(connection: Connection, change: PoolChange) -> Sequence[
         return []
     cursor = await connection.execute(_QUERIES["products"], {"pool_id": change.pool_id})
     products = await cursor.fetchall()
+    cursor = await connection.execute(_QUERIES["memories"], {"pool_id": change.pool_id})
     return [
         *_model_problems(change, products),
         *_layout_problems(change, products),
+        *_page_problems(change, change.before, await cursor.fetchall()),
     ]
 
 
@@ -113,6 +116,26 @@ def _layout_problems(
         except (InvalidInputError, InvalidStateError) as error:
             error.details["nodes"] = row["nodes"][:_NAMED_MAX]
             yield error
+
+
+def _page_problems(
+    change: PoolChange, before: PoolBefore, memories: Sequence[Mapping[str, Any]]
+) -> Iterator[ApportionError]:
+    """Tell which hosts that are there have not so much memory as their huge pages would take."""
+    was, will = read_stored(before.policy).pages, read_stored(change.policy).pages
+    if will is None or was == will:
+        return
+    needed = sum(count * HUGEPAGE_SIZES_MIB[size] for size, count in will.items())
+    short = [row for row in memories if row["memory_mib"] <= needed]
+    if short:
+        names = [row["name"] for row in short]
+        yield InvalidInputError(
+            f"{len(short)} nodes have less memory: {_some(names)}",
+            field="policy.hugepages",
+            given=f"{needed} MiB in all",
+            allowed=f"less than {min(row['memory_mib'] for row in short)} MiB in all",
+            details={"nodes": names[:_NAMED_MAX]},
+        )
 
 
 def _some(names: Sequence[str]) -> str:
