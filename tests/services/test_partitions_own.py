@@ -7,7 +7,8 @@ from apportion.errors import InvalidInputError, InvalidStateError
 from apportion.nodes.outcomes import OwnLayout
 from apportion.nodes.schemas import NodeUpdate
 from apportion.nodes.service import get_node
-from apportion.partitions.service import update_node
+from apportion.partitions.schemas import LayoutAsk
+from apportion.partitions.service import list_layouts, plan_layout, update_node
 from apportion.testing.builders import MONDAY, pool_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
@@ -155,3 +156,45 @@ async def test_where_nothing_is_cut_by_mig_it_says_nothing(world):
     report.mig_layout = OwnLayout(layout=SMALL)
     assert (await slots.deliver("n1", report)).accepted
     assert ((await slots.view()).own_layout, await slots.told()) == (None, [])
+
+
+async def test_what_the_pool_asks_for_passes_by_a_node_that_has_its_own(mig):
+    await mig.join("n2")
+    await mig.change(migLayout=LARGE)
+    assert (await mig.states())["n1"]["pending"] == {"migLayout": LARGE}
+    await mig.own("all-2g.20gb")  # what it waited for is nobody's wish any more
+    row = (await mig.states())["n1"]
+    assert (row["state"], row["pending"]) == ("settled", None)
+    await mig.change(migLayout="all-7g.80gb")
+    assert (await mig.states())["n1"]["pending"] is None
+    held = await mig.place("2g.20gb", duration="100h")
+    assert {booking.node for booking in held.bookings} == {"n1"}
+    found = await list_layouts(mig.world.runtime, mig.world.caller, mig.pool.id)
+    shown = {each.name: each for each in found}["n1"]
+    own = {"migLayout": "all-2g.20gb"}
+    assert (shown.own_layout, shown.desired, shown.granted) == ("all-2g.20gb", own, own)
+    world, ask = mig.world, LayoutAsk(layout=LARGE)
+    plan = await plan_layout(world.runtime, world.reservations, world.caller, mig.pool.id, ask)
+    assert [node.name for node in plan.nodes] == ["n2"]
+
+
+async def test_a_node_that_was_pinned_is_unpinned_without_a_turn_while_it_has_its_own(mig):
+    world = mig.world
+    pinned = NodeUpdate(mig_layout=LARGE)
+    await update_node(world.runtime, world.caller, mig.ids["n1"], pinned)
+    await mig.own("all-2g.20gb")
+    unpinned = NodeUpdate(mig_layout="pool")
+    await update_node(world.runtime, world.caller, mig.ids["n1"], unpinned)
+    assert (await mig.states())["n1"]["pending"] is None
+    await mig.own(None)
+    assert (await mig.states())["n1"]["pending"] == {"migLayout": SMALL}
+
+
+async def test_a_node_that_was_pinned_goes_back_to_its_pin(mig):
+    world = mig.world
+    pinned = NodeUpdate(mig_layout=LARGE)
+    await update_node(world.runtime, world.caller, mig.ids["n1"], pinned)
+    await mig.own("all-2g.20gb")
+    await mig.own(None)
+    row = (await mig.states())["n1"]
+    assert (row["granted"], row["pending"]) == ({"migLayout": "all-2g.20gb"}, {"migLayout": LARGE})

@@ -196,7 +196,7 @@ def _status_lines(pool: "PoolView", nodes: "list[NodeLayoutView]") -> Iterator[s
 
 def _status_row(node: "NodeLayoutView") -> tuple[object, ...]:
     return (
-        node.name if node.pinned_layout is None else f"{node.name} (pinned)",
+        f"{node.name}{_apart(node)}",
         node.state,
         cut_words(node.granted),
         cut_words(node.pending),
@@ -205,6 +205,13 @@ def _status_row(node: "NodeLayoutView") -> tuple[object, ...]:
         node.observed_generation,
         _why(node),
     )
+
+
+def _apart(node: "NodeLayoutView") -> str:
+    """Say of a node that it does not follow its pool."""
+    if node.own_layout is not None:
+        return " (its own)"
+    return "" if node.pinned_layout is None else " (pinned)"
 
 
 def _why(node: "NodeLayoutView") -> str:

@@ -121,6 +121,11 @@ def is_newer(node: Node, report: NodeReport) -> bool:
     return report.sequence > (node["report_sequence"] or 0)
 
 
+def own_layout_now(pool: PoolRecord, node: Node, report: NodeReport) -> str | None:
+    """Return the layout of its own that a node has with a report; a late one changes none."""
+    return own_layout_of(pool, report) if is_newer(node, report) else node["own_layout"]
+
+
 def _plain(results: Mapping[str, BaseModel]) -> dict[str, Any]:
     return {name: each.model_dump(mode="json") for name, each in results.items()}
 

@@ -16,7 +16,7 @@ from apportion.nodes.service import (
     takes_cut,
     why_not_cut_so,
 )
-from apportion.partitions.freezing import Returning, return_to_pool
+from apportion.partitions.freezing import Following, follow_own_word, return_to_pool
 from apportion.partitions.pinning import Pin, pin
 from apportion.partitions.rows import why
 from apportion.partitions.turn import Turn, hold_layout, let_go
@@ -55,10 +55,8 @@ async def take_report(
         found = await nodes.find_node(connection, caller, node_id)
         pool = await hold_record(connection, caller, "compute:nodes:report", found["pool_id"])
         node = await nodes.find_node(connection, caller, node_id)
-        own = node["own_layout"]
-        if own is not None and report.mig_layout is None and nodes.is_newer(node, report):
-            turn = Returning(connection, caller, pool, node, runtime.now())
-            await return_to_pool(turn, {"migLayout": own})
+        following = Following(connection, caller, pool, node, runtime.now())
+        await follow_own_word(following, nodes.own_layout_now(pool, node, report))
         accepted = await nodes.take_report(
             runtime, connection, caller, pool=pool, node=node, report=report
         )
@@ -128,7 +126,8 @@ async def update_node(
             source, before = request.mig_layout_from, found["mig_layout_from"]
             await nodes.set_layout_from(runtime, connection, caller, found, source)
             if (before, source) == ("node", "pool"):
-                await return_to_pool(Returning(connection, caller, pool, found, runtime.now()), {})
+                following = Following(connection, caller, pool, found, runtime.now())
+                await return_to_pool(following, {})
         if request.mig_layout is not None:
             found = await nodes.find_node(connection, caller, node_id)
             await pin(Pin(runtime, connection, caller, pool, found), request.mig_layout)

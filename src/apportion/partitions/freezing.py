@@ -75,8 +75,8 @@ async def freeze(
 
 
 @dataclass(frozen=True, slots=True)
-class Returning:
-    """A node that had its MIG layout from itself and follows its pool again, which is held."""
+class Following:
+    """A node that begins or ends to have its MIG layout from itself; its pool is held."""
 
     connection: Connection
     caller: Caller
@@ -85,7 +85,20 @@ class Returning:
     now: datetime
 
 
-async def return_to_pool(turn: Returning, left: Cut) -> None:
+async def follow_own_word(turn: Following, own: str | None) -> None:
+    """Follow a node that has a layout from its own file by now, or has it no more (None).
+
+    What it waited for to be cut into is nobody's wish any more while it has.
+    """
+    before = turn.node["own_layout"]
+    if before is not None and own is None:
+        await return_to_pool(turn, {"migLayout": before})
+    elif before is None and own is not None:
+        pool_id, node = turn.pool.id, turn.node["id"]
+        await drop(turn.connection, turn.caller, pool_id, None, turn.now, node=node)
+
+
+async def return_to_pool(turn: Following, left: Cut) -> None:
     """Let a node become what is asked for in its turn; ``left`` is what it is cut into until then.
 
     That is ``{}`` where it is as it is found.
@@ -98,7 +111,7 @@ async def return_to_pool(turn: Returning, left: Cut) -> None:
     )
     parameters = {"node": node["id"], "cut": Jsonb(left), "now": now, "reason": Jsonb(reason)}
     await turn.connection.execute(QUERIES["stand_as"], parameters)
-    cuts = left, desired_of(node, cut_of(pool.policy))
+    cuts = left, desired_of({**node, "own_layout": None}, cut_of(pool.policy))
     await freeze(turn.connection, turn.caller, pool.id, cuts, now, node=node["id"])
 
 

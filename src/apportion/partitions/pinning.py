@@ -41,7 +41,8 @@ async def pin(of: Pin, layout: str) -> None:
         await check_cut(of.connection, of.pool, after, now, field="mig_layout")
         _check_source(of.node)
     before = of_pool if of.node["granted"] is None else of.node["granted"]
-    if await nodes.set_pin(of.runtime, of.connection, of.caller, of.node, name):
+    changed = await nodes.set_pin(of.runtime, of.connection, of.caller, of.node, name)
+    if changed and of.node["own_layout"] is None:
         cuts = before, after
         await freeze(of.connection, of.caller, of.pool.id, cuts, now, node=of.node["id"])
 

@@ -11,7 +11,7 @@ FROM nodes
 JOIN pools ON pools.id = nodes.pool_id
 LEFT JOIN node_layouts ON node_id = nodes.id
 WHERE pools.id = %(pool_id)s
-    AND CASE WHEN %(node)s::int IS NULL THEN pinned_layout IS NULL ELSE nodes.id = %(node)s END
+    AND CASE WHEN %(node)s::int IS NULL THEN coalesce(own_layout, pinned_layout) IS NULL ELSE nodes.id = %(node)s END
     AND coalesce(granted, %(before)s::jsonb) <> %(after)s::jsonb
 ORDER BY nodes.id
 ON CONFLICT (node_id) DO UPDATE SET
@@ -41,7 +41,7 @@ SELECT node_layouts.*
 FROM node_layouts
 JOIN nodes ON nodes.id = node_id
 WHERE node_layouts.pool_id = %(pool_id)s
-    AND CASE WHEN %(node)s::int IS NULL THEN pinned_layout IS NULL ELSE node_id = %(node)s END
+    AND CASE WHEN %(node)s::int IS NULL THEN coalesce(own_layout, pinned_layout) IS NULL ELSE node_id = %(node)s END
     AND pending IS NOT NULL
     AND (%(after)s::jsonb IS NULL OR granted = %(after)s::jsonb)
 ORDER BY node_id
@@ -66,7 +66,7 @@ RETURNING
 SELECT min(granted::text)::jsonb AS cut
 FROM nodes
 LEFT JOIN node_layouts ON node_id = nodes.id
-WHERE nodes.pool_id = %(pool_id)s AND pinned_layout IS NULL
+WHERE nodes.pool_id = %(pool_id)s AND coalesce(own_layout, pinned_layout) IS NULL
 HAVING count(DISTINCT granted) = 1
     AND bool_and(coalesce(pending IS NOT NULL AND state <> 'granted', false));
 
@@ -80,7 +80,9 @@ SELECT count(*)::int AS changing FROM node_layouts WHERE pool_id = %(pool_id)s A
 
 -- name: list
 SELECT
-    nodes.uid AS node_id, nodes.name, pinned_layout, coalesce(state, 'settled') AS state, granted, pending,
+    nodes.uid AS node_id, nodes.name, pinned_layout, own_layout, coalesce(state, 'settled') AS state,
+    CASE WHEN own_layout IS NULL THEN granted ELSE jsonb_build_object('migLayout', own_layout) END AS granted,
+    pending,
     hold_from,
     spec_generation AS generation, grant_generation, observed_generation, observed_at, stale_since,
     coalesce(since, nodes.created_at) AS since, node_layouts.reason,
@@ -112,7 +114,8 @@ LIMIT %(limit)s;
 -- name: plan
 -- Each GPU of a pool, when the last that is booked of it ends, and whose that is.
 SELECT
-    nodes.id, nodes.uid AS node_id, nodes.name, pinned_layout, granted, gpus.uuid AS gpu_id, held.ends AS free_from,
+    nodes.id, nodes.uid AS node_id, nodes.name, coalesce(own_layout, pinned_layout) AS pinned_layout, granted,
+    gpus.uuid AS gpu_id, held.ends AS free_from,
     held.holder AS held_by, held.open_ended
 FROM nodes
 LEFT JOIN node_layouts ON node_layouts.node_id = nodes.id

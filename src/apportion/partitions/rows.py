@@ -55,9 +55,9 @@ class HeldGpu:
 
 
 def desired_of(row: Mapping[str, Any], of_pool: Cut) -> Cut:
-    """Return what a node is to be cut into in the end: as it is pinned, or as its pool asks."""
-    pinned = row["pinned_layout"]
-    return of_pool if pinned is None else {"migLayout": pinned}
+    """Return what a node is to be cut into in the end: as it says itself, is pinned, or follows."""
+    own = row["own_layout"] or row["pinned_layout"]
+    return of_pool if own is None else {"migLayout": own}
 
 
 def why(name: str, message: str, **facts: object) -> Reason:

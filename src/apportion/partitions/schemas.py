@@ -42,13 +42,15 @@ class NodeLayoutView(View):
     """Where a node stands: what it is ``desired`` and ``granted`` to be, and what it said it is.
 
     ``pending`` is what comes next and ``hold_from`` from when on nothing of it can be booked.
-    ``pinned_layout`` is what it is desired to be whatever its pool asks for. What it said may
+    ``pinned_layout`` is what it is desired to be whatever its pool asks for, ``own_layout`` what it
+    is by its own file, whatever anybody asks for. What it said may
     be old where nobody has heard of it from ``stale_since`` on.
     """
 
     node_id: str
     name: str
     pinned_layout: str | None
+    own_layout: str | None = None
     state: LayoutState
     desired: dict[str, Any]
     granted: dict[str, Any]
