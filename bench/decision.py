@@ -314,6 +314,7 @@ def hosts_by_size() -> Figures:
         built, listed = trace_fleet(times)
         pools[len(listed)] = pool = Pool(built, lambda rng: rng.choice(asks))
         pool.fill(sum(100 * node.gpus for node in listed) * 9 // 10)
+        pool.stir(min(4 * len(pool.held), 100_000))
     in_turns(pools, 100 if QUICK else 500)
     means = {size: statistics.fmean(pool.timings.every) for size, pool in pools.items()}
     for size, mean in means.items():

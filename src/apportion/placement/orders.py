@@ -14,6 +14,7 @@ from apportion.placement.policies import Policy
 from apportion.placement.selectors import Selector
 
 _place: Final = itemgetter(0)
+First = tuple[int, Grade, "Cell"]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,25 +35,47 @@ class Cell:
 class Group:
     """The cells of one stock whose hosts have one level: alike in all that a policy looks at.
 
-    ``firsts`` has each cell with the first place in it, in the order of those; ``entered`` the
-    orders that the group can serve, with its tier in each.
+    ``firsts`` has each cell with the first place in it and its grade, in the order of those places,
+    and ``first`` is the least of them. ``entered`` has the orders that the group can serve, with
+    its tier in each.
     """
 
     stock: "Stock"
     host: int
     cells: dict[Grade, Cell] = field(default_factory=dict[Grade, Cell])
-    firsts: list[tuple[int, Cell]] = field(default_factory=list[tuple[int, Cell]])
+    firsts: list[First] = field(default_factory=list["First"])
     entered: list[tuple["Order", int]] = field(default_factory=list[tuple["Order", int]])
+    first: int = NO_KEY
+    _with: dict[Grade, "First | None"] = field(default_factory=dict[Grade, "First | None"])
+
+    def first_with(self, enough: Grade) -> "First | None":
+        """Return the first place of all whose hosts are surely of a grade or above it.
+
+        What was found stands until some cell has another first place: in a large fleet, long.
+        """
+        if enough in self._with:
+            return self._with[enough]
+        vcpu, memory = enough
+        found = None
+        for each in self.firsts:
+            grade = each[1]
+            if grade[0] >= vcpu and grade[1] >= memory:
+                found = each
+                break
+        self._with[enough] = found
+        return found
 
     def add(self, grade: Grade, place: int) -> Cell:
         """Put a node into the cell of its grade."""
         cell = self.cells.get(grade)
         if cell is None:
             cell = self.cells[grade] = Cell(self, grade)
-            insort(self.firsts, (place, cell), key=_place)
+            insort(self.firsts, (place, grade, cell), key=_place)
+            self._with.clear()
         elif place < cell.keys.first:
             self._leads(cell, cell.keys.first, place)
         cell.keys.add(place)
+        self.first = min(self.first, place)
         return cell
 
     def remove(self, cell: Cell, place: int) -> None:
@@ -62,16 +85,20 @@ class Group:
         if first == NO_KEY:
             del self.cells[cell.grade]
             del self.firsts[bisect_left(self.firsts, place, key=_place)]
+            self._with.clear()
         elif place < first:
             self._leads(cell, place, first)
+        if place == self.first:
+            self.first = self.firsts[0][0] if self.firsts else NO_KEY
 
     def _leads(self, cell: Cell, before: int, after: int) -> None:
         """Note that another place than before is the first of a cell."""
+        self._with.clear()
         if len(self.firsts) > 1:
             del self.firsts[bisect_left(self.firsts, before, key=_place)]
-            insort(self.firsts, (after, cell), key=_place)
+            insort(self.firsts, (after, cell.grade, cell), key=_place)
         else:
-            self.firsts[0] = (after, cell)
+            self.firsts[0] = (after, cell.grade, cell)
 
 
 @dataclass(slots=True, eq=False)

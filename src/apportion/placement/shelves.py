@@ -13,9 +13,9 @@ from typing import Final, Literal
 
 from apportion.placement.asks import Ask, DeviceAsk, Together
 from apportion.placement.hosts import Grade, Yardstick
-from apportion.placement.keys import mixed
 from apportion.placement.models import HOST_FULL, NUMA, Model, Models, State
 from apportion.placement.orders import ORDERS_KEPT, Cell, Group, Need, Order, Stock
+from apportion.placement.places import Places
 from apportion.placement.policies import Policy
 from apportion.placement.selectors import Selector
 from apportion.placement.state import GpuState, NodeState
@@ -71,7 +71,9 @@ class Shelves:
         self.models = Models()
         self.mixing: set[int] = set()
         """Nodes with GPUs of more than one family."""
-        self._places: dict[int, Standing] = {}
+        self._places = Places[Standing]()
+        self.at = self._places.at
+        """Return the node that stands at a place."""
         self._stocks: dict[tuple[State, int], Stock] = {}
         self._orders: dict[tuple[Need, Policy], Order] = {}
         self._asked: dict[tuple[DeviceAsk, int, Policy, Together], Order] = {}
@@ -89,8 +91,9 @@ class Shelves:
             return
         grade = self.yardstick.grade(node.vcpu_free, node.memory_free)
         host = min(*grade, HOST_FULL)
-        standing = Standing(node, mixed(node.id), grade, host)
-        self.standings[node.id] = self._places[standing.place] = standing
+        standing = Standing(node, self._places.give(node.id), grade, host)
+        self._places.put(standing.place, standing)
+        self.standings[node.id] = standing
         for gpu in node.gpus:
             if gpu.bookable:
                 gpu.standing = standing
@@ -106,9 +109,9 @@ class Shelves:
         """Take a node off all shelves."""
         standing = self.standings.pop(node.id, None)
         if standing is not None:
-            del self._places[standing.place]
             self.mixing.discard(node.id)
             self._leave(standing)
+            self._places.give_back(standing.place)
             for gpu in node.gpus:
                 gpu.standing = gpu.state = None
 
@@ -208,23 +211,19 @@ class Shelves:
         """Yield the nodes of a cell whose hosts have enough, in order."""
         if cell.grade[0] >= enough[0] and cell.grade[1] >= enough[1]:
             for place in cell.keys:
-                yield self._places[place]
+                yield self.at(place)
             return
         if cell.vcpu_most < ask.vcpu_milli or cell.memory_most < ask.memory_mib:
             return
         vcpu_most = memory_most = 0
         for place in cell.keys:
-            standing = self._places[place]
+            standing = self.at(place)
             vcpu_most = max(vcpu_most, standing.node.vcpu_free)
             memory_most = max(memory_most, standing.node.memory_free)
             if standing.hosts(ask):
                 yield standing
         # All were looked at: what was only a bound is known now.
         cell.vcpu_most, cell.memory_most = vcpu_most, memory_most
-
-    def at(self, place: int) -> Standing:
-        """Return the node that stands at a place."""
-        return self._places[place]
 
     # -- keeping the order -------------------------------------------------------------------------
 
