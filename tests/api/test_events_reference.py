@@ -36,6 +36,21 @@ def split_anew(client, pool):
         client.update_pool(pool.id, {"version": version, "policy": {"replicas": replicas}})
 
 
+def scatter(client, pool, start):
+    """Reserve a slot on each of two GPUs: what kept them apart is gone again."""
+
+    def slots(units):
+        request = ask(pool.id, device("gpu.slot", units=units), start=start, duration="4h")
+        return client.create_reservation(request).id
+
+    first_gpu = slots(4)
+    slots(1)
+    second_gpu = slots(3)
+    client.release_reservation(first_gpu)
+    slots(1)
+    client.release_reservation(second_gpu)
+
+
 def plan_series(client, pool):
     """Reserve a window that comes again, far ahead."""
     days = {"days": ["mon"], "start": "09:00", "end": "17:00", "zone": "UTC", "count": 1}
@@ -145,10 +160,7 @@ def story(with_client, clock, runtime, reservations):
         client.join_node(
             spread.id, inventory("n2", *(gpu("H100", at, node="n2") for at in range(2)))
         )
-        for _ in range(2):
-            client.create_reservation(
-                ask(spread.id, device("gpu.slot"), start=later, duration="4h")
-            )
+        scatter(client, spread, later)
         assert client.defragment_pool(spread.id, {"free_gpus": True, "apply": True}).moves
         plan_series(client, pool)
         hand_out(client)

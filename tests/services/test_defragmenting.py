@@ -89,6 +89,11 @@ async def test_whole_gpus_are_freed(world, scattered):
     await freely(world, pool, held)
     done = await defragment(world, pool, free_gpus=True, apply=True)
     assert (done.freed_gpus, len(done.moves), done.optimal) == (1, 1, True)
+    assert done.largest_from == world.clock()
+    then = {each.class_: (each.largest_count, each.largest_profile) for each in done.largest_then}
+    now = {each.class_: (each.largest_count, each.largest_profile) for each in done.largest_now}
+    assert now == {"gpu": (0, None), "gpu.mig": (None, "4g.40gb")}
+    assert then == {"gpu": (1, None), "gpu.mig": (None, "7g.80gb")}
     gpus = {b.gpu_id for each in held for b in (await there(world, each.id)).bookings}
     assert len(gpus) == 1
 

@@ -10,6 +10,7 @@ from apportion.cli.connection import add_server_arguments, connect, find_pool, n
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data
 from apportion.cli.pictures import picture
+from apportion.cli.pool_text import largest_text
 from apportion.cli.times import both_zones
 from apportion.cli.unheard import unheard
 
@@ -102,7 +103,7 @@ def _is_wanted(
 
 
 def _print(found: "Defragmented", pool: "PoolView", client: "Client") -> None:
-    lines = [*_summary(found, pool)]
+    lines = [*summary_lines(found, pool)]
     touched = {place.gpu_id for move in found.moves for place in (*move.from_, *move.to)}
     listed = client.list_gpus(pool_id=pool.id, limit=1000).all() if touched else ()
     gpus = {gpu.id: gpu for gpu in listed if gpu.id in touched}
@@ -111,7 +112,8 @@ def _print(found: "Defragmented", pool: "PoolView", client: "Client") -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _summary(found: "Defragmented", pool: "PoolView") -> Iterator[str]:
+def summary_lines(found: "Defragmented", pool: "PoolView") -> Iterator[str]:
+    """Say what is moved, and what is gained by it."""
     done = "made" if found.applied else "would do"
     sure = "none needs fewer" if found.optimal else f"at least {found.bound} are needed"
     if not found.moves:
@@ -124,10 +126,21 @@ def _summary(found: "Defragmented", pool: "PoolView") -> Iterator[str]:
         yield f"  not heard of, and nothing moves there: {who}"
     if found.freed_gpus:
         yield f"  {found.freed_gpus} whole GPUs are free then"
+    yield from _largest_lines(found)
     yield from (f"  {each} fits then" for each in found.fits)
     yield from (f"  {each} does not fit" for each in found.does_not_fit)
     if found.moves and not found.applied:
         yield f"next: apportion defrag {pool.name} --apply"
+
+
+def _largest_lines(found: "Defragmented") -> Iterator[str]:
+    """Say what all that is free by then can serve: a sum alone promises too much."""
+    now = {each.class_: largest_text(each) for each in found.largest_now}
+    if found.largest_then:
+        yield f"  largest requests with room for good from {both_zones(found.largest_from)} on:"
+    for each in found.largest_then:
+        then, before = largest_text(each), now[each.class_]
+        yield f"    {each.class_}: {then} ({'as now' if then == before else f'now {before}'})"
 
 
 def _move_lines(move: "MoveOut", gpus: "dict[str, GpuView]") -> Iterator[str]:

@@ -13,7 +13,7 @@ from apportion.cli.unheard import unheard
 
 if TYPE_CHECKING:
     from apportion.pools.schemas import OfferView, PoolView, QuotaView
-    from apportion.reservations.schemas import FreeOfClass, PoolCapacity
+    from apportion.reservations.schemas import LargestRequest, PoolCapacity
 
 POOL_HEADERS = (
     *("name", "model", "sharing", "class", "region", "owner", "quota used", "not heard of"),
@@ -71,7 +71,7 @@ def quota_lines(quotas: "Sequence[QuotaView]") -> list[str]:
 def capacity_lines(capacity: "PoolCapacity") -> list[str]:
     """Write what is free for the next hour, with the largest request that fits beside each sum."""
     rows = [
-        (each.class_, "unknown" if each.free is None else each.free, _largest(each))
+        (each.class_, "unknown" if each.free is None else each.free, largest_text(each))
         for each in capacity.free
     ]
     lines = ["", table(("free for an hour", "in all", "largest request"), rows)] if rows else []
@@ -81,7 +81,8 @@ def capacity_lines(capacity: "PoolCapacity") -> list[str]:
     return lines
 
 
-def _largest(free: "FreeOfClass") -> str:
+def largest_text(free: "LargestRequest") -> str:
+    """Write the largest request of a class that has room."""
     if free.class_ == "gpu.mig":
         return free.largest_profile or "none"
     if free.class_ == "gpu":

@@ -9,6 +9,8 @@ AtomClass = Literal["gpu", "gpu.mig", "gpu.slot", "gpu.share"]
 Split = Literal["none", "mig", "slots", "shares"]
 """How a GPU is split; each way has its own class of pieces."""
 
+CLASSES: Final[tuple[AtomClass, ...]] = ("gpu", "gpu.mig", "gpu.slot", "gpu.share")
+
 CLASS_OF: Final[dict[Split, AtomClass]] = {
     "none": "gpu",
     "mig": "gpu.mig",

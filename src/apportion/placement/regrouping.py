@@ -7,16 +7,17 @@ at which something begins: there it is scarcest. Needs the extra ``exact``.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self
 
-from apportion.placement.asks import Ask
+from apportion.placement.asks import CLASSES, Ask
 from apportion.placement.gangs import Gang
+from apportion.placement.largest import Largest
 from apportion.placement.moving import Movable
 from apportion.placement.offers import HeldKey, Offer
 from apportion.placement.search import Bin, bins_of, offer_in, open_bins
-from apportion.placement.state import GpuState, Held, HostHeld, NodeState
+from apportion.placement.state import FOREVER, GpuState, Held, HostHeld, NodeState
 from apportion.solving import TIME_LIMIT, Solved, check_installed, minimise, new_model
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Plan:
 
     No way that makes room for as many (or frees as many GPUs, where none is wanted) needs fewer
     moves than ``bound``, among the ``nodes`` that were looked at; ``optimal`` says that this one
-    needs no more. ``freed`` counts GPUs on which nothing lies any more.
+    needs no more. ``freed`` is how many more GPUs have nothing on them then. ``largest_now`` and
+    ``largest_then`` are the largest requests, of each class that the pool has, with room from when
+    all moves are made on, without an end: as things lie now, and with all moves made.
     """
 
     moves: tuple[tuple[Movable, Offer], ...] = ()
@@ -57,6 +60,8 @@ class Plan:
     bound: int = 0
     optimal: bool = False
     nodes: int = 0
+    largest_now: tuple[Largest, ...] = ()
+    largest_then: tuple[Largest, ...] = ()
 
 
 def regroup(
@@ -65,15 +70,19 @@ def regroup(
     movable: Sequence[Movable],
     now: int,
     time_limit: timedelta = TIME_LIMIT,
+    *,
+    first: int | None = None,
 ) -> Plan:
     """Return the fewest moves that make room for as many of ``wanted`` as can be.
 
     Where none is wanted, the fewest that free as many GPUs as can be. Reservations and requests
     whose pieces have to lie together or apart are left where they are, and out. Nothing is held or
-    moved when this returns. InvalidInputError where the extra is not installed.
+    moved when this returns. All moves are made by ``first``, or now: from then on it is looked for
+    the largest requests. InvalidInputError where the extra is not installed.
     """
     check_installed(field="strategy")
     index.advance(now)
+    before = _largest(index, first or now, now)
     with index.for_a_moment() as gang, _Lifted(index) as lifted:
         nodes = _nodes(index, {each.holder for each in movable})
         on_nodes = {gpu.id for node in nodes for gpu in node.gpus}
@@ -89,9 +98,14 @@ def regroup(
         ]
         model = _Model(nodes, items, for_room=bool(wanted))
         solved = minimise(model.model, time_limit)
-        if solved is None:
-            return Plan(unplaced=tuple(wanted), nodes=len(nodes))
-        return _plan(model, solved, wanted, (gang, lifted, now))
+        plan = None
+        if solved is not None:
+            plan = _plan(model, solved, wanted, (gang, lifted, now))
+        if plan is None:
+            plan = Plan(unplaced=tuple(wanted), nodes=len(nodes), largest_then=before)
+        else:
+            plan = replace(plan, largest_then=_largest(index, first or now, now))
+        return replace(plan, largest_now=before)
 
 
 @dataclass(slots=True, eq=False)
@@ -188,10 +202,12 @@ class _Model:
         for node in nodes:
             self._add_node(node)
         gpus = () if for_room else (gpu for node in nodes for gpu in node.gpus)
-        self.freed = [freed for gpu in gpus if (freed := self._freed(gpu)) is not None]
+        can_be_free = [gpu for gpu in gpus if gpu.bookable and not gpu.held]
+        self.free = [self._free(gpu) for gpu in can_be_free]
+        self.free_before = sum(not self._was_on(gpu) for gpu in can_be_free)
         # What is made room for, or freed, is worth more than all moves.
         self.price = len(self.moved) + 1
-        gain = [*self.placed.values(), *self.freed]
+        gain = [*self.placed.values(), *self.free]
         self.model.minimize(sum(self.moved.values()) - self.price * sum(gain))
 
     def _site(self, node: NodeState, item: _Item) -> _Site | None:
@@ -263,17 +279,17 @@ class _Model:
             self.model.add(sum(count * piece for _, count, _, piece in now) <= units)
             self.model.add(sum(piece for _, _, _, piece in now) <= holders)
 
-    def _freed(self, gpu: GpuState) -> "cp_model.IntVar | None":
-        """Return whether nothing lies on a GPU any more; None for one that nothing can free."""
-        was = any(where == gpu.id for item in self.items for _, where, _ in item.was)
-        if gpu.held or not gpu.bookable or not was:
-            return None
-        freed = self.model.new_bool_var("")
+    def _was_on(self, gpu: GpuState) -> bool:
+        return any(where == gpu.id for item in self.items for _, where, _ in item.was)
+
+    def _free(self, gpu: GpuState) -> "cp_model.IntVar":
+        """Return whether nothing lies on a GPU in the end."""
+        free = self.model.new_bool_var("")
         sites = (site for own in self.sites.values() for site in own)
         for site, _, _, piece in _on(gpu, sites):
             most = max(device.count for device in site.item.ask.devices)
-            self.model.add(piece <= most - most * freed)
-        return freed
+            self.model.add(piece <= most - most * free)
+        return free
 
 
 def _plan(
@@ -281,8 +297,11 @@ def _plan(
     solved: Solved,
     wanted: Sequence[Wanted],
     hands: tuple[Gang, _Lifted, int],
-) -> Plan:
-    """Read the answer: those that stay go back first, so that the others are dealt beside them."""
+) -> Plan | None:
+    """Read the answer: those that stay go back first, so that the others are dealt beside them.
+
+    None where the pieces cannot be dealt after all: rather no plan than one that cannot be done.
+    """
     gang, lifted, now = hands
     values = solved.values
     for at, moved in model.moved.items():
@@ -297,25 +316,30 @@ def _plan(
             continue
         offer = _offer(site, solved, now)
         if offer is None:
-            # The pieces cannot be dealt after all: rather no plan than one that cannot be done.
-            return Plan(unplaced=tuple(wanted), nodes=len(model.nodes))
+            return None
         gang.hold(offer, item.ask, item.start, item.end)
         if isinstance(item.what, Wanted):
             placed.append((item.what, offer))
         else:
             moves.append((item.what, offer))
-    freed = sum(values[each.index] for each in model.freed)
-    gain = model.price * (len(placed) + freed)
+    free = sum(values[each.index] for each in model.free)
+    gain = model.price * (len(placed) + free)
     kept = {each.key for each, _ in placed}
     return Plan(
         moves=tuple(moves),
         placed=tuple(placed),
         unplaced=tuple(each for each in wanted if each.key not in kept),
-        freed=freed,
+        freed=free - model.free_before,
         bound=max(0, solved.bound + gain),
         optimal=solved.optimal,
         nodes=len(model.nodes),
     )
+
+
+def _largest(index: "PoolIndex", first: int, now: int) -> tuple[Largest, ...]:
+    """Return the largest requests with room for good, of the classes that there are."""
+    classes = {cls for node in index.nodes.values() for gpu in node.gpus for cls in gpu.classes}
+    return tuple(index.largest(cls, first, FOREVER, now) for cls in CLASSES if cls in classes)
 
 
 def _offer(site: _Site, solved: Solved, now: int) -> Offer | None:

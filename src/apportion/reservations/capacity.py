@@ -2,20 +2,18 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Final
 
 from apportion.authority.service import Caller
 from apportion.placement import GpuState, PoolIndex
-from apportion.placement.asks import AtomClass
+from apportion.placement.asks import CLASSES, AtomClass
+from apportion.placement.largest import Largest
 from apportion.pools.schemas import StaleNodes
 from apportion.pools.service import load_record
 from apportion.reservations.fleet import Fleet, instant_of, micros
-from apportion.reservations.schemas import FreeOfClass, PoolCapacity
+from apportion.reservations.schemas import FreeOfClass, LargestRequest, PoolCapacity
 from apportion.reservations.slack import held_until
 from apportion.store.connections import transaction
 from apportion.store.runtime import Runtime
-
-_CLASSES: Final[tuple[AtomClass, ...]] = ("gpu", "gpu.mig", "gpu.slot", "gpu.share")
 
 
 async def pool_capacity(
@@ -44,7 +42,7 @@ async def pool_capacity(
         stale_nodes=0 if silent is None else silent.nodes,
         stale_gpus=0 if silent is None else silent.gpus,
         stale_since=None if silent is None else silent.since,
-        free=[_free(index, cls, gpus, window) for cls in _CLASSES if cls in there],
+        free=[_free(index, cls, gpus, window) for cls in CLASSES if cls in there],
     )
 
 
@@ -62,12 +60,17 @@ def _free(
     index: PoolIndex, cls: AtomClass, gpus: Iterable[GpuState], window: tuple[int, int]
 ) -> FreeOfClass:
     start, end = window
-    largest = index.largest(cls, start, end, start)
     of_class = [gpu for gpu in gpus if gpu.bookable and cls in gpu.classes]
-    return FreeOfClass.model_validate(
+    largest = shown_largest(index.largest(cls, start, end, start))
+    return FreeOfClass(free=_sum(cls, of_class, window), **largest.model_dump(by_alias=True))
+
+
+def shown_largest(largest: Largest) -> LargestRequest:
+    """Show the largest request that was found."""
+    cls = largest.cls
+    return LargestRequest.model_validate(
         {
             "class": cls,
-            "free": _sum(cls, of_class, window),
             "largest_count": largest.count if cls == "gpu" else None,
             "largest_units": largest.units if cls in ("gpu.slot", "gpu.share") else None,
             "largest_profile": largest.profile,

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from apportion.authority.service import SYSTEM, Caller
@@ -23,7 +24,7 @@ from apportion.quantities.units import to_multirange
 from apportion.quantities.windows import parse_duration
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
-from apportion.reservations.capacity import stale_in
+from apportion.reservations.capacity import shown_largest, stale_in
 from apportion.reservations.changing import NewEnd, change_end
 from apportion.reservations.fleet import Fleet, instant_of, micros
 from apportion.reservations.lifecycle import Lifecycle
@@ -56,12 +57,13 @@ class _Move:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A plan, and the rows that it is about."""
+    """A plan, the rows that it is about, and from when on what runs has been moved."""
 
     plan: Plan
     moves: Sequence[_Move]
     wanted: Mapping[str, Mapping[str, Any]]
     fleet: Fleet
+    first: datetime
 
 
 class Defragmenter:
@@ -118,13 +120,14 @@ class Defragmenter:
         # What is asked for from now on can begin where one leaves only when its notice is over.
         first = now + notice if any(row["starts_at"] <= now for row in there) else now
         asks = [_asked(row, pool, first) for row in wanted]
-        plan = await asyncio.to_thread(regroup, index, asks, movable, micros(now), limit)
+        planning = partial(regroup, index, asks, movable, micros(now), limit, first=micros(first))
+        plan = await asyncio.to_thread(planning)
         by_id = {row["id"]: row for row in there}
         moves = [
             _Move(by_id[moved.holder], pieces[moved.holder], offer, instant_of(moved.start))
             for moved, offer in plan.moves
         ]
-        return _Found(plan, moves, {row["id"]: row for row in wanted}, fleet)
+        return _Found(plan, moves, {row["id"]: row for row in wanted}, fleet, first)
 
     # -- doing it ----------------------------------------------------------------------------------
 
@@ -333,6 +336,9 @@ def _told(
         fits=[each.key for each, _ in plan.placed],
         does_not_fit=[each.key for each in plan.unplaced],
         freed_gpus=plan.freed,
+        largest_from=found.first,
+        largest_now=[shown_largest(each) for each in plan.largest_now],
+        largest_then=[shown_largest(each) for each in plan.largest_then],
         bound=plan.bound,
         optimal=plan.optimal,
         nodes_looked_at=plan.nodes,

@@ -387,11 +387,24 @@ class MoveOut(View):
     successor_id: str | None
 
 
+class LargestRequest(View):
+    """The largest request of one class that has room; 0 or null where nothing has.
+
+    So many whole GPUs of one node, slots or hundredths of one GPU, or an instance of a profile.
+    """
+
+    class_: AtomClass = Field(alias="class")
+    largest_count: int | None
+    largest_units: int | None
+    largest_profile: str | None
+
+
 class Defragmented(View):
     """The fewest moves after which others fit, or most GPUs are free, on the nodes looked at.
 
     As much room takes ``bound`` moves or more; ``optimal`` says that this is no more than it takes.
-    Nothing moves to the nodes that are ``stale``.
+    Nothing moves to the nodes that are ``stale``. ``largest_now`` and ``largest_then`` have room for
+    good from ``largest_from`` on: as things lie now, and with the moves made.
     """
 
     pool_id: str
@@ -399,6 +412,9 @@ class Defragmented(View):
     fits: list[str]
     does_not_fit: list[str]
     freed_gpus: int
+    largest_from: AwareDatetime
+    largest_now: list[LargestRequest]
+    largest_then: list[LargestRequest]
     bound: int
     optimal: bool
     nodes_looked_at: int
@@ -407,19 +423,14 @@ class Defragmented(View):
     applied: bool
 
 
-class FreeOfClass(View):
+class FreeOfClass(LargestRequest):
     """What is free of one class, and the largest request of it that has room.
 
     ``free`` counts whole GPUs, instances, slots or hundredths; it is null, which is unknown and not
-    zero, where instances are made on demand. The largest is so many whole GPUs of one node, so many
-    slots or hundredths of one GPU, or an instance of a profile: 0 or null where nothing has room.
+    zero, where instances are made on demand.
     """
 
-    class_: AtomClass = Field(alias="class")
     free: int | None
-    largest_count: int | None
-    largest_units: int | None
-    largest_profile: str | None
 
 
 class PoolCapacity(View):

@@ -9,6 +9,7 @@ from placement_judge import Booking, Gpu, Node, World
 from placement_strategies import LAYOUTS
 
 from apportion.placement import (
+    FOREVER,
     Ask,
     DeviceAsk,
     Expression,
@@ -105,6 +106,7 @@ def test_no_way_makes_as_much_room_with_fewer_moves(data, world):
         if b.key[0] in holders
     ]
     wanted = [("4g", now, now + data.draw(st.integers(1, 4)))]
+    before = index.largest("gpu.mig", now, FOREVER, now)
     plan = regroup(
         index,
         [Wanted(name, profile(name), start, end) for name, start, end in wanted],
@@ -124,6 +126,8 @@ def test_no_way_makes_as_much_room_with_fewer_moves(data, world):
     for each, offer in plan.placed:
         _take(world, offer, "new", each.start, each.end)
     assert world.clashes() == []
+    then = world.index().largest("gpu.mig", now, FOREVER, now)
+    assert (plan.largest_now, plan.largest_then) == ((before,), (then,))
 
 
 def _take(world, offer: Offer, holder, start, end):
@@ -146,6 +150,17 @@ def test_small_ones_are_gathered_so_that_whole_gpus_are_free(names, freed, moves
     movable = [Movable(b.key[0], profile(b.key[0][:2]), (b.gpu,), 0, 9) for b in world.bookings]
     plan = regroup(world.index(), [], movable, 0)
     assert (plan.freed, len(plan.moves), plan.optimal) == (freed, moves, True)
+    [then] = plan.largest_then
+    assert (then.profile == "4g") == (freed > 0)
+
+
+def test_a_gpu_is_not_freed_by_taking_another_that_was_free():
+    world = World((Node(0, tuple(Gpu(at, "slots", 4, index=at) for at in range(2))),))
+    world.bookings = [Booking(0, (f"r{at}", 0), 0, 9, frozenset({at})) for at in range(2)]
+    one = Ask((DeviceAsk("gpu.slot"),))
+    plan = regroup(world.index(), [], [Movable(f"r{at}", one, (0,), 0, 9) for at in range(2)], 0)
+    assert (plan.freed, plan.moves, plan.optimal) == (0, (), True)
+    assert plan.largest_then == plan.largest_now
 
 
 def test_slots_of_two_gpus_are_gathered_on_one():
