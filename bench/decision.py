@@ -3,7 +3,7 @@
 A decision is one call of `PoolIndex.place` and noting what it gave, so that the next one sees it.
 Before anything is timed, fleets are filled and then stirred: what is held is let go at random and
 other things are placed, so that no fleet is in the order in which it was filled. Small and large
-fleets are timed in turns, in one process.
+fleets are timed in turns, in one process, whose memory is kept as a server keeps it.
 """
 
 import gc
@@ -30,6 +30,7 @@ from apportion.placement import (
     PoolIndex,
     Selector,
 )
+from apportion.reservations.memory import gather
 from bench.replay.ours import ask as ask_of
 from bench.replay.report import QUICK, show
 from bench.replay.trace import Node, arrivals, capacity, nodes, tasks
@@ -214,6 +215,7 @@ def by_size(split: str) -> Figures:
             pool.fill(gpus * SLICES * percent // 100)
             pool.stir(min(gpus * 4, 100_000))
             pool.timings = Timings()
+        gather()
         yield f"decision.{kind}.bookings_per_gpu", len(pools[LARGE].held) / LARGE
         yield f"decision.{kind}.memory_bytes_per_gpu", (memory() - before) / LARGE
         in_turns(pools, 200 if QUICK else 2_000)
@@ -315,6 +317,7 @@ def hosts_by_size() -> Figures:
         pools[len(listed)] = pool = Pool(built, lambda rng: rng.choice(asks))
         pool.fill(sum(100 * node.gpus for node in listed) * 9 // 10)
         pool.stir(min(4 * len(pool.held), 100_000))
+    gather()
     in_turns(pools, 100 if QUICK else 500)
     means = {size: statistics.fmean(pool.timings.every) for size, pool in pools.items()}
     for size, mean in means.items():

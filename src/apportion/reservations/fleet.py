@@ -15,12 +15,15 @@ from apportion.nodes import service as nodes
 from apportion.nodes.service import AtomFacts
 from apportion.placement import FOREVER, PoolIndex
 from apportion.pools.service import PoolRecord
+from apportion.reservations.memory import gather
 from apportion.store.connections import Connection
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _UNREAD = str(2**64)
 """A position after all transactions."""
+LARGE = 10_000
+"""From so many nodes on it is worth a second that a picture lies well in memory."""
 
 
 def micros(instant: datetime) -> int:
@@ -117,6 +120,8 @@ class Fleet:
         self._atoms[pool_id] = state.atoms
         self._agents[pool_id] = state.agents
         self._apply(*held)
+        if len(state.nodes) >= LARGE:
+            await asyncio.to_thread(gather)
 
     def _apply(self, gpu_changes: Iterable[GpuChange], host_changes: Iterable[HostChange]) -> None:
         # One that was moved left a voided row behind, with the key of where it is now.

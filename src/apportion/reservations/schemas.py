@@ -403,8 +403,8 @@ class Defragmented(View):
     """The fewest moves after which others fit, or most GPUs are free, on the nodes looked at.
 
     As much room takes ``bound`` moves or more; ``optimal`` says that this is no more than it takes.
-    Nothing moves to the nodes that are ``stale``. ``largest_now`` and ``largest_then`` have room for
-    good from ``largest_from`` on: as things lie now, and with the moves made.
+    Nothing moves to the nodes that are ``stale``. ``largest_now`` and ``largest_then`` have room
+    for good from ``largest_from`` on: as things lie now, and with the moves made.
     """
 
     pool_id: str
