@@ -142,7 +142,7 @@ def test_a_command_outlives_its_server_and_keeps_what_it_has(world, run):
     view = world.client.get_reservation(command.reservation)
     assert (view.state in ("ending", "ended"), view.reason["code"]) == (True, "released")
     world.until(lambda: world.client.get_reservation(view.id).state == "ended")
-    assert world.instances() == []
+    world.until(lambda: world.instances() == [])
 
 
 def test_what_ends_while_the_server_is_away_is_given_back_when_it_is_there_again(world, run):
@@ -175,6 +175,7 @@ def test_a_server_that_dies_while_it_is_waited_for_costs_nobody_their_place(worl
 
 
 def test_an_agent_that_is_away_is_waited_for_and_one_that_dies_ends_nothing(world, run):
+    world.until(lambda: world.instances() == [])
     world.stop()
     command = run("--mig", "1g.10gb", "--for", "10m")
     command.hears("res_")
@@ -190,7 +191,8 @@ def test_an_agent_that_is_away_is_waited_for_and_one_that_dies_ends_nothing(worl
     command.enough()
     assert command.end() == 7
     world.until(lambda: world.client.get_reservation(command.reservation).state == "ended")
-    assert (world.handed_out(), world.instances()) == ([], [])
+    assert world.handed_out() == []
+    world.until(lambda: world.instances() == [])
 
 
 def test_a_window_that_ends_while_the_server_is_away_ends_on_time_and_is_told_in_order(world):

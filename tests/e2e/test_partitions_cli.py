@@ -65,7 +65,7 @@ def test_the_guides_commands_do_what_it_says(cli, server):
         assert view.grant_generation <= view.observed_generation == node.spec.generation
         assert view.gpus[0].observed == [f"1g.10gb@{at}" for at in range(7)]
         until(
-            lambda: client.list_reservations(pool_id=pool.id, states=["active"]).items,
+            lambda: client.list_reservations(pool_id=pool.id, states=["placed"]).items,
             lambda items: len(items) == 1,
         )
         own = [each for each in others if each[:2] == ["node", "set"]]

@@ -7,6 +7,7 @@ import asyncio
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -240,11 +241,12 @@ class Ends(RuleBasedStateMachine):
         assert self.run(self.world.drift()) == {}
 
 
+@pytest.mark.timeout(400)
 def test_any_order_of_words_ends_and_silence(template):
     Ends.template = template
     run_state_machine_as_test(
         Ends,
         settings=settings(
-            max_examples=settings().max_examples // 10, stateful_step_count=25, deadline=None
+            max_examples=settings().max_examples // 16, stateful_step_count=25, deadline=None
         ),
     )
