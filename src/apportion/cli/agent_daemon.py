@@ -56,15 +56,20 @@ def add_verbs(add: Callable[..., argparse.ArgumentParser], epilog: str) -> None:
     daemon.add_argument("--once", action="store_true", help="go round once, and say how it went")
 
 
-def _add_machine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--node", metavar="NAME", help="the node's name (default: the host's)")
+def add_state_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add `--state`, the directory in which an agent keeps what it has to remember."""
     parser.add_argument(
         "--state",
         metavar="DIR",
         type=Path,
         default=Path(os.environ.get(STATE_VARIABLE) or STATE),
-        help=f"where the node keeps its key and its reports ({STATE_VARIABLE}; default: {STATE})",
+        help=f"{what} ({STATE_VARIABLE}; default: {STATE})",
     )
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--node", metavar="NAME", help="the node's name (default: the host's)")
+    add_state_argument(parser, "where the node keeps its key and its reports")
     parser.add_argument(
         "--inventory",
         metavar="FILE",

@@ -1,13 +1,11 @@
 """`apportion agent foreign`: MIG instances on this machine that its agent did not make."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from apportion.cli.agent_daemon import STATE, STATE_VARIABLE
+from apportion.cli.agent_daemon import add_state_argument
 from apportion.cli.confirming import add_yes_argument, is_confirmed
 from apportion.cli.connection import naming
 from apportion.cli.output import add_output_argument, print_data, table
@@ -30,13 +28,7 @@ def add_verbs(add: Callable[..., argparse.ArgumentParser], epilog: str) -> None:
     destroying.add_argument("name", metavar="NAME", help="as `agent foreign list` has it")
     add_yes_argument(destroying)
     for each in (listing, destroying):
-        each.add_argument(
-            "--state",
-            metavar="DIR",
-            type=Path,
-            default=Path(os.environ.get(STATE_VARIABLE) or STATE),
-            help=f"the agent's state, which tells what is its ({STATE_VARIABLE}; default: {STATE})",
-        )
+        add_state_argument(each, "the agent's state, which tells what is its")
         add_output_argument(each)
 
 
