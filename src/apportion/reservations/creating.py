@@ -19,7 +19,7 @@ from apportion.reservations.reasons import Refused, Waiting
 from apportion.reservations.rights import Rights
 from apportion.reservations.schemas import BatchPlan, ReservationCreate
 from apportion.store.connections import transaction
-from apportion.store.groups import READ_MAX, GoOn, Groups
+from apportion.store.groups import READ_MAX, GoOn, Groups, in_turns
 from apportion.store.runtime import Runtime
 
 
@@ -75,7 +75,7 @@ class Creating:
         drafts: dict[str, Draft] = {}
         refused: dict[int, ApportionError] = {}
         drafting = Drafting(caller, Rights(caller, pools))
-        for at, request in enumerate(requests):
+        async for at, request in in_turns(enumerate(requests)):
             if ids[at] in drafts:
                 continue
             try:

@@ -55,6 +55,7 @@ from apportion.reservations.stored import draft_of
 from apportion.reservations.views import show_all, show_made
 from apportion.reservations.window_schemas import FreeWindows, FreeWindowsAsk, Outlook
 from apportion.store.connections import Connection, retrying, transaction
+from apportion.store.groups import in_turns
 from apportion.store.runtime import Runtime
 
 __all__ = ["CLASHES_MAX", "Reservations", "Standing", "waiting_asks"]
@@ -113,7 +114,7 @@ class Reservations:
             else stored[each.id]
             if each.decision is None
             else show_made(each.decision)
-            for each in made
+            async for each in in_turns(made)
         ]
         return answers, created.plans
 

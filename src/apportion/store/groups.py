@@ -6,7 +6,7 @@ does not wait, and the busier it is, the larger the groups and the less each one
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -14,13 +14,29 @@ from typing import Final, Generic, TypeVar
 READ_MAX: Final = 500
 """The most asks that one query answers."""
 
+AT_ONCE: Final = 16
+"""How many items of one caller are gone through before others have their turn."""
+
 AT_WORK_MAX: Final = 2
 """The most groups of a key that are at work: one decides while the database writes another's."""
 
+Item = TypeVar("Item")
 Ask = TypeVar("Ask")
 Answer = TypeVar("Answer")
 GoOn = Callable[[], None]
 """Lets the next group begin, before this one is through."""
+
+
+async def in_turns(items: Iterable[Item]) -> AsyncGenerator[Item]:
+    """Yield many items, with turns of others in between.
+
+    Who works through hundreds in one go keeps a group waiting whose statement the database has done
+    by then, and so all that wait for that group.
+    """
+    for at, item in enumerate(items, 1):
+        yield item
+        if at % AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 class Groups(Generic[Ask, Answer]):
