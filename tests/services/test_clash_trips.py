@@ -2,6 +2,7 @@
 
 import tempfile
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,6 +104,66 @@ async def test_a_clash_costs_one_trip_more_and_no_transaction_more(world: World,
         assert view.state == taken[0].state == "active"
         assert view.bookings[0].gpu_id != taken[0].bookings[0].gpu_id
         assert await world.used(pool) == {"gpu": 11} | ({"vcpu": 11} if host else {})
+
+
+@pytest.mark.parametrize("host", [{"vcpu": 40}, {"memory_gib": 40}])
+async def test_losing_cpu_or_memory_alone_costs_one_trip_more_and_no_transaction_more(
+    world: World, dsn, beaten, host
+):
+    """The GPU that was chosen is free still, but its host has no room for it any more."""
+    pool = await world.pool(pool_of("H100"), *nodes(2, cpus=64, memory_gib=64))
+    request = ask(pool.id, device(), **host)
+    async with other_server(world, dsn) as (server, wire):
+        for _ in range(8):
+            view = await server.create(world.caller, request)
+            await server.release(world.caller, view.id)
+        alone, first = await cost(wire, server.create(world.caller, request))
+        await server.release(world.caller, first.id)
+        [booked] = first.bookings
+        beside = [
+            ("node", "In", [booked.node]),
+            ("gpuUuid", "NotIn", [booked.gpu_id]),
+        ]
+        taken = []
+
+        async def take():
+            taken.append(await world.create(ask(pool.id, device(where=beside), **host)))
+
+        beaten.append(take)
+        clash, view = await cost(wire, server.create(world.caller, request))
+        assert clash == (alone[0] + 1, alone[1])
+        assert view.state == taken[0].state == "active"
+        assert view.bookings[0].node != taken[0].bookings[0].node == booked.node
+        world.reservations = server
+        assert await world.drift() == {}
+
+
+async def test_who_fits_beside_what_others_took_one_after_the_other_keeps_its_place(
+    world: World, dsn, beaten
+):
+    """Counted together it is more than the host has; at no instant is it."""
+    pool = await world.pool(pool_of("H100"), *nodes(1, memory_gib=64))
+    request = ask(pool.id, device(), memory_gib=32, duration="3h")
+    async with other_server(world, dsn) as (server, wire):
+        for _ in range(8):
+            view = await server.create(world.caller, request)
+            await server.release(world.caller, view.id)
+        alone, view = await cost(wire, server.create(world.caller, request))
+        await server.release(world.caller, view.id)
+        another = device(where=[("gpuUuid", "NotIn", [view.bookings[0].gpu_id])])
+
+        async def take():
+            for hours in (0, 1):
+                start = world.clock() + timedelta(hours=hours)
+                some = ask(pool.id, another, memory_gib=20, start=start, duration="1h")
+                assert (await world.create(some)).state in ("placed", "active")
+
+        beaten.append(take)
+        clash, view = await cost(wire, server.create(world.caller, request))
+        assert clash == alone
+        assert view.state == "active"
+        world.reservations = server
+        assert await world.drift() == {}
 
 
 async def test_only_those_whose_places_are_gone_are_decided_again(world: World, beaten):

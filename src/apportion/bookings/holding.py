@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from apportion.bookings.changes import GpuChange, HostChange, gpu_change, host_change
-from apportion.bookings.planned import NewBooking
+from apportion.bookings.planned import NewBooking, NewHostBooking
 from apportion.quantities.units import to_multirange
 from apportion.store.connections import Connection
 from apportion.store.sql import load
@@ -18,8 +18,17 @@ _QUERIES: Final = load("apportion.bookings")
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be booked, and the nodes that are held for it: those of ``hosts``, and others."""
+
+    bookings: Sequence[NewBooking]
+    hosts: Sequence[NewHostBooking]
+    nodes: Collection[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
-    """The GPUs that can be booked as planned, and what stands in the way of that.
+    """The GPUs that can be booked as planned, and what may stand in the way of that.
 
     Where nothing does, both lists are empty; else they tell all that has changed since the plan.
     """
@@ -27,6 +36,11 @@ class Holding:
     gpus: frozenset[int]
     gpu_changes: Sequence[GpuChange]
     host_changes: Sequence[HostChange]
+
+    @property
+    def tells(self) -> bool:
+        """Whether something may stand in the way."""
+        return bool(self.gpu_changes or self.host_changes)
 
 
 async def hold_nodes(connection: Connection, node_ids: Collection[int]) -> None:
@@ -50,27 +64,21 @@ async def hold_gpus(connection: Connection, bookings: Sequence[NewBooking]) -> s
 
 
 async def hold(
-    connection: Connection,
-    wanted: Sequence[NewBooking],
-    nodes: Collection[int],
-    since: str,
-    now: datetime,
-    *,
-    again: bool,
+    connection: Connection, plan: Plan, since: str, now: datetime, *, again: bool
 ) -> Holding:
-    """Hold nodes and GPUs in one trip, and tell what of a plan others have taken ``since`` then.
+    """Hold nodes and GPUs in one trip, and tell what of a plan others may have taken meanwhile.
 
     ``since`` is the position up to which the plan knew. ``again`` lets go of what this transaction
     has held by it before: so GPUs are always held in one order, whatever a second plan wants.
     """
-    planned = {booking.gpu_id: booking.generation for booking in wanted}
+    planned = {booking.gpu_id: booking.generation for booking in plan.bookings}
     gpus = {"ids": list(planned), "generations": list(planned.values())}
     # Each statement sees what those had done who were waited for by the one before it.
     async with connection.pipeline():
         await connection.execute(_QUERIES["hold_anew" if again else "before_holding"])
-        await hold_nodes(connection, nodes)
+        await hold_nodes(connection, plan.nodes)
         held = await connection.execute(_QUERIES["hold_gpus"], gpus)
-        parameters = {"since": since, "now": now, **_hulls(wanted)}
+        parameters = {"since": since, "now": now, **_hulls(plan.bookings), **_sums(plan.hosts)}
         found = await connection.execute(_QUERIES["overtaken"], parameters)
     changed = await found.fetchall()
     return Holding(
@@ -91,4 +99,24 @@ def _hulls(wanted: Sequence[NewBooking]) -> dict[str, list[object]]:
         "units": [to_multirange(units) for units, _, _ in hulls.values()],
         "starts": [start for _, start, _ in hulls.values()],
         "ends": [end for _, _, end in hulls.values()],
+    }
+
+
+def _sums(wanted: Sequence[NewHostBooking]) -> dict[str, list[object]]:
+    """Return for each node all that is wanted of its host, from the first start to the last end."""
+    sums: dict[int, tuple[int, int, datetime, datetime]] = {}
+    for each in wanted:
+        vcpu, memory, start, end = sums.get(each.node_id, (0, 0, each.start, each.end))
+        sums[each.node_id] = (
+            vcpu + each.vcpu_milli,
+            memory + each.memory_mib,
+            min(start, each.start),
+            max(end, each.end),
+        )
+    return {
+        "nodes": list(sums),
+        "vcpu": [vcpu for vcpu, _, _, _ in sums.values()],
+        "memory": [memory for _, memory, _, _ in sums.values()],
+        "host_starts": [start for _, _, start, _ in sums.values()],
+        "host_ends": [end for _, _, _, end in sums.values()],
     }

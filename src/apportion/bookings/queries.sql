@@ -17,7 +17,7 @@ SAVEPOINT before_holding;
 ROLLBACK TO SAVEPOINT before_holding;
 
 -- name: overtaken
--- All that has changed since a position, of GPUs and hosts, where some of it is in the way; else nothing.
+-- All that has changed since a position, of GPUs and hosts, where some of it may be in the way; else nothing.
 WITH changed AS MATERIALIZED (
     SELECT *, voided_at IS NULL AND (upper_inf(during) OR upper(during) > %(now)s) AS live
     FROM bookings
@@ -32,6 +32,33 @@ WITH changed AS MATERIALIZED (
             AND changed.units && wanted.units::int4multirange
             AND during && tstzrange(starts, ends)
     ) AS found
+), host_changed AS MATERIALIZED (
+    SELECT *
+    FROM host_bookings
+    WHERE changed_xid >= %(since)s::text::xid8
+), crowded AS MATERIALIZED (
+    -- Counted as if all were there at once: it may be that there is room after all.
+    SELECT EXISTS (
+        SELECT FROM unnest(
+            %(nodes)s::int[], %(vcpu)s::bigint[], %(memory)s::bigint[],
+            %(host_starts)s::timestamptz[], %(host_ends)s::timestamptz[]
+        ) AS wanted (node_id, vcpu, memory, starts, ends)
+        CROSS JOIN LATERAL (
+            SELECT sum(vcpu_milli) AS vcpu, sum(memory_mib) AS memory
+            FROM host_bookings
+            WHERE node_id = wanted.node_id
+                AND voided_at IS NULL
+                AND during && tstzrange(wanted.starts, wanted.ends)
+        ) AS booked
+        JOIN node_resources USING (node_id)
+        WHERE node_id IN (SELECT node_id FROM host_changed WHERE voided_at IS NULL)
+            AND capacity < CASE resource
+                WHEN 'vcpu' THEN booked.vcpu + wanted.vcpu
+                WHEN 'memoryGiB' THEN booked.memory + wanted.memory
+            END
+    ) AS found
+), told AS MATERIALIZED (
+    SELECT clash.found OR crowded.found AS found FROM clash, crowded
 )
 SELECT
     pool_id, gpu_id, NULL::int AS node_id, coalesce(reservation_id, partition_id) AS holder, piece,
@@ -41,7 +68,7 @@ SELECT
         THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END AS end_us,
     live
 FROM changed
-WHERE (SELECT found FROM clash)
+WHERE (SELECT found FROM told)
 UNION ALL
 SELECT
     nodes.pool_id, NULL, node_id, reservation_id, NULL, NULL, vcpu_milli, memory_mib,
@@ -49,9 +76,9 @@ SELECT
     CASE WHEN NOT upper_inf(during) AND upper(during) < '9989-01-01Z'
         THEN (extract(epoch FROM upper(during)) * 1000000)::bigint END,
     voided_at IS NULL AND (upper_inf(during) OR upper(during) > %(now)s)
-FROM host_bookings
+FROM host_changed
 JOIN nodes ON nodes.id = node_id
-WHERE (SELECT found FROM clash) AND changed_xid >= %(since)s::text::xid8;
+WHERE (SELECT found FROM told);
 
 -- name: insert_all
 INSERT INTO bookings (

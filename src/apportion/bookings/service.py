@@ -21,7 +21,7 @@ from apportion.bookings.changes import (
     horizon,
     live,
 )
-from apportion.bookings.holding import Holding, hold, hold_gpus, hold_nodes
+from apportion.bookings.holding import Holding, Plan, hold, hold_gpus, hold_nodes
 from apportion.bookings.partitions import (
     Booked,
     Conflict,
@@ -74,6 +74,7 @@ __all__ = [
     "NewHostBooking",
     "PieceHeld",
     "Places",
+    "Plan",
     "PoolHeld",
     "allocated",
     "book_partition_change",

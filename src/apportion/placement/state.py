@@ -275,6 +275,18 @@ class NodeState:
             return used + memory_mib <= self.memory_mib
         return True
 
+    def is_overfull(self, holder: str) -> bool:
+        """Tell whether the host can give less than is held of it while a holder has some of it.
+
+        That goes for what the holder has: who has memory alone does not mind who has the CPU.
+        """
+        held = self.held.get(holder)
+        if held is None:
+            return False
+        vcpu = held.vcpu_milli and self._vcpu.peak(held.start, held.end)
+        memory = held.memory_mib and self._memory.peak(held.start, held.end)
+        return vcpu > self.vcpu_milli or memory > self.memory_mib
+
     def room(self, start: int, end: int) -> tuple[int, int]:
         """Return the CPU and the memory that every instant of the window still has."""
         return (

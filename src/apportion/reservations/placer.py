@@ -312,17 +312,22 @@ class Placer:
             placed = chosen.placed
             if not placed:
                 break
-            wanted = [booking for each in placed for booking in each.bookings]
-            nodes = {node for each in placed for node in each.nodes}
+            plan = bookings.Plan(
+                [booking for each in placed for booking in each.bookings],
+                [host for each in placed for host in each.hosts],
+                {node for each in placed for node in each.nodes},
+            )
             since = current.horizon
-            holding = await bookings.hold(connection, wanted, nodes, since, now, again=chosen.anew)
-            taken = taken_of(wanted, holding)
-            chosen.lost |= {b.reservation_id for b in wanted if b.gpu_id not in holding.gpus}
-            if not taken:
+            holding = await bookings.hold(connection, plan, since, now, again=chosen.anew)
+            chosen.lost |= {b.reservation_id for b in plan.bookings if b.gpu_id not in holding.gpus}
+            if not holding.tells:
                 break
             if any(each.moves for each in placed):
                 raise _StaleError
             self._fleet.learn(holding, since)
+            taken = taken_of(plan.bookings, holding) | current.overfull(placed)
+            if not taken:
+                break
             current.let_go(taken | chosen.lost)
             chosen.anew = True
             if looks == LOOKS_MAX:

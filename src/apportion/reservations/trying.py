@@ -55,6 +55,16 @@ class Try:
         index.freed = lifted.freed
         return None
 
+    def overfull(self, placed: Sequence[Placed]) -> set[str]:
+        """Return the ids of the drafts on whose hosts there is more than these can give by now."""
+        return {
+            host.reservation_id
+            for each in placed
+            for host in each.hosts
+            for node in (self.fleet.indexes[each.pool.id].nodes.get(host.node_id),)
+            if node is not None and node.is_overfull(host.reservation_id)
+        }
+
     def let_go(self, losers: Collection[str] | None = None) -> None:
         """Let go in the pictures of what some drafts hold (all of them, where none are named)."""
         gone = [each for each in self.held if losers is None or each.draft.id in losers]
