@@ -83,7 +83,8 @@ class Creating:
                 now = self._runtime.now()
                 drafts[ids[at]] = drafting.draft(request, texts[at], identity, now)
             except ApportionError as error:
-                refused[at] = error
+                # Its traceback would keep this very call, and all that was asked, in a cycle.
+                refused[at] = error.with_traceback(None)
         plans = await plan_exactly(self._runtime, list(drafts.values()), pools)
         drafts |= {draft.id: draft for plan in plans for draft in plan.drafts}
         # What a plan has no room for must not take the place of what it has.
