@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from guides import shell_at_server
 from said import Said
 
 from apportion.cli import main
@@ -69,6 +70,13 @@ def server(open_module_path):
         process.terminate()
         process.wait()
         process.stdout.close()
+
+
+@pytest.fixture
+def shell(open_path):
+    """Give a shell at an empty server of the test's own."""
+    with shell_at_server(open_path, "--no-demo") as shell:
+        yield shell
 
 
 @pytest.fixture
