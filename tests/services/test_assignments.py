@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from test_partitions_gate import LARGE, SMALL, Nodes
+from partitions_world import LARGE, SMALL, Nodes
 
 from apportion.errors import ConflictError
 from apportion.reservations.schemas import ReservationUpdate

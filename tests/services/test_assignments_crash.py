@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from test_partitions_gate import Nodes
+from partitions_world import Nodes
 from test_services_crash import Killer
 
 from apportion.errors import ApportionError, UnavailableError

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import pytest
+from partitions_world import LARGE, SMALL
 from services_world import world_on
 from test_holder_overrun import ENDING, Telling, key, place, told
-from test_partitions_gate import LARGE, SMALL
 
 from apportion.errors import InvalidStateError
 from apportion.nodes.service import KEPT, revoke_node

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from partitions_world import Nodes
 from test_assignments import standing
-from test_partitions_gate import Nodes
 
 from apportion.nodes.schemas import NodeReport
 from apportion.nodes.service import KEPT, list_nodes

@@ -4,8 +4,8 @@ import random
 
 import pytest
 from joined_node import Node
+from partitions_world import NOTHING
 from services_world import world_on
-from test_partitions_gate import NOTHING
 
 from apportion.errors import InvalidInputError
 from apportion.nodes.host_units import host_units

@@ -5,7 +5,7 @@ from fractions import Fraction
 from time import monotonic
 
 import pytest
-from test_partitions_gate import HOUR, LARGE, SMALL, Nodes
+from partitions_world import HOUR, LARGE, SMALL, Nodes
 
 from apportion.errors import InvalidInputError, NotFoundError
 from apportion.partitions.schemas import LayoutAsk

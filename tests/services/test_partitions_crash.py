@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from test_partitions_gate import LARGE, SMALL, Nodes
+from partitions_world import LARGE, SMALL, Nodes
 from test_services_crash import Killer
 
 from apportion.errors import UnavailableError

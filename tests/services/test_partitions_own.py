@@ -1,7 +1,7 @@
 """Nodes that have their MIG layout from their own file: believed, told, and gated when it ends."""
 
 import pytest
-from test_partitions_gate import HOUR, LARGE, SMALL, Nodes
+from partitions_world import HOUR, LARGE, SMALL, Nodes
 
 from apportion.errors import InvalidInputError, InvalidStateError
 from apportion.nodes.outcomes import OwnLayout

@@ -1,8 +1,8 @@
 """Nodes that are pinned to a layout of their own stand in a pool beside those that follow it."""
 
 import pytest
+from partitions_world import HOUR, LARGE, SMALL
 from test_partitions_asking import Asking
-from test_partitions_gate import HOUR, LARGE, SMALL
 
 from apportion.errors import InvalidInputError, InvalidStateError, NotFoundError
 from apportion.nodes.schemas import NodeUpdate

@@ -1,7 +1,7 @@
 """A change of what a GPU is cut into stands in its calendar like whatever else holds it."""
 
 import pytest
-from test_partitions_gate import HOUR, LARGE, Nodes
+from partitions_world import HOUR, LARGE, Nodes
 
 from apportion.reservations.calendar import gpu_calendar
 from apportion.testing.builders import MONDAY, pool_of
