@@ -12,6 +12,8 @@ import pynvml
 from apportion.testing.nvml import Simulation, build_library
 
 NONE = 0xFFFFFFFF
+# The ids of an H100's profiles.
+H100 = {"1g": 19, "1g+me": 20, "1g double": 15, "2g": 14, "3g": 9, "4g": 5, "7g": 0}
 
 
 @contextmanager
@@ -132,3 +134,15 @@ def apart(act):
     with open(reading) as said:  # noqa: PTH123 - a descriptor
         lines = said.read().splitlines()
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), lines
+
+
+def gpu(number=0):
+    return pynvml.nvmlDeviceGetHandleByIndex(number)
+
+
+def mig_gpu(machine, number=0):
+    """Return a GPU in MIG mode, whatever it takes."""
+    pynvml.nvmlDeviceSetMigMode(gpu(number), 1)
+    if pynvml.nvmlDeviceGetMigMode(gpu(number))[0] == 0:
+        machine.reset(number)
+    return gpu(number)
