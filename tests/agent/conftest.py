@@ -1,8 +1,12 @@
 """Machines with simulated GPUs, for whoever tests what runs on a node."""
 
+from contextlib import ExitStack
+
 import pytest
+from holder_world import HolderNode
 from nvml_world import driving
 
+from apportion.agent.nvml import open_driver
 from apportion.testing.nvml import Simulation
 
 
@@ -23,3 +27,22 @@ def on(tmp_path):
 
     yield start
     stop()
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Give the root of a new machine, where its kernel's files are."""
+    return Simulation.create(tmp_path / "m", "a30x4").root
+
+
+@pytest.fixture
+def handing(on, tmp_path, monkeypatch):
+    """Give a function that makes a machine of a kind whose agent hands out its devices."""
+
+    def start(kind="dgx-h100"):
+        machine = on(kind)
+        monkeypatch.setenv("PATH", machine.environment()["PATH"])
+        return HolderNode(machine, stack.enter_context(open_driver()), tmp_path)
+
+    with ExitStack() as stack:
+        yield start

@@ -1,46 +1,26 @@
-"""Each holder gets exactly its device, and nobody gets one before it has been given back."""
+"""Each holder gets exactly its device, and nobody gets one that is not there or another's."""
 
 import re
 import resource
 import signal
 import stat
 import time
-from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from holder_world import HOUR, HolderNode, gi_of
+from holder_world import gi_of
 
 from apportion.agent import devices
 from apportion.agent.devices.finding import MISSING
 from apportion.agent.devices.journal import Step
-from apportion.agent.nvml import open_driver
 from apportion.agent.sharing.environment import pipe_directory
 
 ROOT = Path(__file__).parents[2]
-IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
-@pytest.fixture
-def node(on, tmp_path, monkeypatch):
-    def start(kind="dgx-h100"):
-        machine = on(kind)
-        monkeypatch.setenv("PATH", machine.environment()["PATH"])
-        return HolderNode(machine, stack.enter_context(open_driver()), tmp_path)
-
-    with ExitStack() as stack:
-        yield start
-
-
-def gone(process):
-    """Wait until a process has ended, which it was told to."""
-    process.wait(timeout=20)
-    return process.returncode
-
-
-def test_an_instance_is_handed_out_with_the_parent_and_both_its_capabilities(node):
-    node = node()
+def test_an_instance_is_handed_out_with_the_parent_and_both_its_capabilities(handing):
+    node = handing()
     node.mig()
     uuid = node.make("3g.40gb", 4)
     node.make("1g.10gb", 0)
@@ -75,8 +55,8 @@ def _minors(machine):
     return {name: int(minor) for name, minor in (line.split() for line in text.splitlines())}
 
 
-def test_nothing_is_handed_out_until_the_instance_exists(node):
-    node = node()
+def test_nothing_is_handed_out_until_the_instance_exists(handing):
+    node = handing()
     node.mig()
     node.make("3g.40gb", 0)
     node.ask_mig("r.0", "3g.40gb", 4)
@@ -89,8 +69,8 @@ def test_nothing_is_handed_out_until_the_instance_exists(node):
     assert node.states() == {"r.0": "bound"}
 
 
-def test_an_instance_that_was_made_for_another_is_not_it(node):
-    node = node()
+def test_an_instance_that_was_made_for_another_is_not_it(handing):
+    node = handing()
     node.mig()
     node.made[node.make("3g.40gb", 4)] = "q.0"
     node.ask_mig("r.0", "3g.40gb", 4)
@@ -99,8 +79,8 @@ def test_an_instance_that_was_made_for_another_is_not_it(node):
     assert "was made for q.0" in outcome.message
 
 
-def test_a_whole_gpu_is_refused_while_a_part_is_held_and_a_part_while_the_whole_is(node):
-    node = node()
+def test_a_whole_gpu_is_refused_while_a_part_is_held_and_a_part_while_the_whole_is(handing):
+    node = handing()
     gpu = node.uuids[0]
     node.shared[gpu] = "timeslice"
     node.ask("part.0", "gpu.slot", share="1/4", slots=[1])
@@ -119,8 +99,8 @@ def test_a_whole_gpu_is_refused_while_a_part_is_held_and_a_part_while_the_whole_
     assert node.states()["else.0"] == "bound"
 
 
-def test_slots_and_hundredths_are_held_beside_each_other_as_far_as_there_are_any(node):
-    node = node()
+def test_slots_and_hundredths_are_held_beside_each_other_as_far_as_there_are_any(handing):
+    node = handing()
     for gpu in node.uuids[:2]:
         node.shared[gpu] = "timeslice"
     node.ask("a.0", "gpu.slot", share="1/4", slots=[0])
@@ -136,8 +116,8 @@ def test_slots_and_hundredths_are_held_beside_each_other_as_far_as_there_are_any
     assert outcome.objects == ("c.0", "f.0")
 
 
-def test_a_slot_waits_for_its_daemon_and_gets_its_pipe_and_limits(node):
-    node = node()
+def test_a_slot_waits_for_its_daemon_and_gets_its_pipe_and_limits(handing):
+    node = handing()
     gpu = node.uuids[0]
     node.ask("r.0", "gpu.slot", share="1/4", slots=[0])
     outcome, _ = node.told()
@@ -155,202 +135,8 @@ def test_a_slot_waits_for_its_daemon_and_gets_its_pipe_and_limits(node):
     assert (mount["hostPath"], mount["containerPath"]) == (pipe, pipe)
 
 
-def test_at_its_end_the_holder_is_told_then_made_to_leave_and_only_then_it_is_released(node):
-    node = node()
-    node.ask("r.0")
-    node.ask("next.0", ends=2 * HOUR)
-    del node.rows["next.0"]
-    assert node.states() == {"r.0": "bound"}
-    with node.holder("r.0", IGNORE) as process:
-        node.now += HOUR
-        node.ask("next.0", ends=2 * HOUR)
-        outcome, told = node.told()
-        assert told["r.0"]["state"] == "ending"
-        assert told["r.0"]["reason"] == "holder_leaving"
-        assert str(process.pid) in told["r.0"]["message"]
-        assert told["next.0"]["state"] == "waiting"
-        assert (node.env("r.0"), node.spec("r.0")) == (None, None)
-        assert process.poll() is None
-        node.now += timedelta(seconds=29)
-        node.told()
-        assert process.poll() is None
-        node.now += timedelta(seconds=1)
-        outcome, told = node.told()
-        assert told["next.0"]["state"] == "waiting"
-        assert gone(process) == -signal.SIGKILL
-        assert outcome.done is False
-    assert node.states() == {"r.0": "released", "next.0": "bound"}
-
-
-def test_a_holder_has_the_grace_of_its_pool_before_it_is_told_to_leave(node):
-    node = node()
-    node.release["grace_seconds"] = 60
-    node.ask("r.0")
-    node.converge()
-    with node.holder("r.0", IGNORE) as process:
-        node.now += HOUR
-        for seconds in (0, 59):
-            later = node.now + timedelta(seconds=seconds)
-            outcome = node.unit().converge(node.wanted, later)
-            assert (outcome.reason, process.poll()) == ("holder_in_grace", None)
-            assert "10:01:00 UTC" in outcome.message
-        assert (node.env("r.0"), node.spec("r.0")) == (None, None), "nobody new gets in"
-        node.now += timedelta(seconds=60)
-        assert node.told()[1]["r.0"]["reason"] == "holder_leaving"
-        node.now += timedelta(seconds=29)
-        node.told()
-        assert process.poll() is None
-        node.now += timedelta(seconds=1)
-        node.told()
-        assert gone(process) == -signal.SIGKILL
-    assert node.states() == {"r.0": "released"}
-
-
-def test_who_leaves_within_the_grace_is_waited_for_no_longer(node):
-    node = node()
-    node.release["grace_seconds"] = 3600
-    node.ask("r.0")
-    node.converge()
-    with node.holder("r.0"):
-        del node.rows["r.0"]
-        assert node.states() == {"r.0": "ending"}
-    assert node.states() == {"r.0": "released"}
-
-
-def test_who_comes_and_goes_at_the_end_gets_no_grace_of_its_own(node):
-    node = node()
-    node.release |= {"grace_seconds": 60}
-    node.ask("r.0")
-    node.converge()
-    with node.machine.change() as machine:
-        machine.gpus[0].left_bytes = 4 << 30
-    node.machine.fail("nvidia-smi --gpu-reset", 19, times=99)
-    del node.rows["r.0"]
-    assert node.told()[1]["r.0"]["state"] == "ending"
-    node.now += timedelta(seconds=61)
-    with node.holder("r.0") as process:
-        node.told()
-        node.told()
-        assert gone(process) == -signal.SIGTERM
-
-
-def test_a_server_that_says_nothing_of_it_gets_the_careful_way(node):
-    node = node()
-    node.ask("r.0")
-    wanted = {"assignments": list(node.rows.values())}
-    node.unit().converge(wanted, node.now)
-    with node.machine.change() as machine:
-        machine.gpus[0].left_bytes = 4 << 30
-    node.machine.fail("nvidia-smi --gpu-reset", 19, times=1)
-    assert not node.unit().converge({"assignments": []}, node.now).done
-    outcome = node.unit().converge({"assignments": []}, node.now)
-    assert outcome.reason == "memory_not_idle"
-
-
-def test_a_holder_that_heeds_the_signal_goes_by_itself(node):
-    node = node()
-    node.ask("r.0")
-    node.converge()
-    with node.holder("r.0") as process:
-        del node.rows["r.0"]
-        assert node.states() == {"r.0": "ending"}
-        assert gone(process) == -signal.SIGTERM
-    assert node.states() == {"r.0": "released"}
-
-
-def test_one_that_does_not_leave_keeps_its_device_and_says_so(node):
-    node = node()
-    node.ask("r.0")
-    node.converge()
-    nobody = 4_194_304 + 7  # no kernel gives this pid to anybody
-    node.machine.hold(0, nobody)
-    del node.rows["r.0"]
-    node.ask("next.0")
-    for _ in range(3):
-        outcome, told = node.told()
-        node.now += timedelta(seconds=31)
-    assert (outcome.reason, outcome.objects) == ("holder_still_there", ("r.0",))
-    assert (told["r.0"]["state"], told["next.0"]["state"]) == ("ending", "waiting")
-    assert [each.gpu for each in node.unit().holds()] == [node.uuids[0]]
-    node.machine.leave(nobody)
-    assert node.states() == {"r.0": "released", "next.0": "bound"}
-
-
-def test_only_the_holder_of_the_instance_is_told_to_leave(node):
-    node = node()
-    node.mig()
-    node.make("3g.40gb", 4)
-    node.make("3g.40gb", 0)
-    node.ask_mig("r.0", "3g.40gb", 4)
-    node.ask_mig("q.0", "3g.40gb", 0)
-    node.converge()
-    with (
-        node.holder("r.0", gpu_instance=gi_of(node, 4), compute=0) as mine,
-        node.holder("q.0", gpu_instance=gi_of(node, 0), compute=0) as other,
-    ):
-        del node.rows["r.0"]
-        assert node.states() == {"r.0": "ending", "q.0": "bound"}
-        gone(mine)
-        assert node.states() == {"r.0": "released", "q.0": "bound"}
-        assert other.poll() is None
-
-
-def test_of_those_that_share_a_gpu_only_its_own_processes_are_told_to_leave(node):
-    node = node()
-    node.shared[node.uuids[0]] = "timeslice"
-    node.ask("r.0", "gpu.slot", share="1/4", slots=[0])
-    node.ask("q.0", "gpu.slot", share="1/4", slots=[1])
-    node.converge()
-    with node.holder("r.0") as mine, node.holder("q.0") as other:
-        del node.rows["r.0"]
-        assert node.states() == {"r.0": "ending", "q.0": "bound"}
-        gone(mine)
-        assert node.states() == {"r.0": "released", "q.0": "bound"}
-        assert other.poll() is None
-
-
-def test_memory_that_is_not_given_back_is_not_handed_on_before_a_reset(node):
-    node = node()
-    node.ask("r.0")
-    node.converge()
-    with node.machine.change() as machine:
-        machine.gpus[0].left_bytes = 4 << 30
-    node.machine.fail("nvidia-smi --gpu-reset", 19, times=1)
-    del node.rows["r.0"]
-    outcome, told = node.told()
-    assert (told["r.0"]["state"], outcome.done) == ("ending", False)
-    outcome, told = node.told()
-    assert (outcome.reason, told["r.0"]["state"]) == ("memory_not_idle", "ending")
-    with node.machine.change() as machine:
-        machine.gpus[0].left_bytes = 0
-    assert node.states() == {"r.0": "released"}
-
-
-def test_a_whole_gpu_that_keeps_memory_is_reset_once_and_released(node):
-    node = node()
-    node.ask("r.0")
-    node.converge()
-    with node.machine.change() as machine:
-        machine.gpus[0].left_bytes = 4 << 30
-    del node.rows["r.0"]
-    assert node.states() == {"r.0": "released"}
-    assert node.machine.read().gpus[0].left_bytes == 0
-
-
-def test_where_the_policy_asks_for_no_reset_memory_keeps_nobody_waiting(node):
-    node = node()
-    node.release["reset"] = False
-    node.ask("r.0")
-    node.converge()
-    with node.machine.change() as machine:
-        machine.gpus[0].left_bytes = 4 << 30
-    del node.rows["r.0"]
-    assert node.states() == {"r.0": "released"}
-    assert node.machine.read().gpus[0].left_bytes == 4 << 30
-
-
-def test_what_somebody_else_uses_is_not_handed_out(node):
-    node = node()
+def test_what_somebody_else_uses_is_not_handed_out(handing):
+    node = handing()
     with node.holder("nobody") as stranger:
         node.ask("r.0")
         outcome, told = node.told()
@@ -359,8 +145,8 @@ def test_what_somebody_else_uses_is_not_handed_out(node):
     assert node.states() == {"r.0": "bound"}
 
 
-def test_an_instance_that_was_made_again_is_written_anew(node):
-    node = node()
+def test_an_instance_that_was_made_again_is_written_anew(handing):
+    node = handing()
     node.mig()
     first = node.make("3g.40gb", 4)
     node.ask_mig("r.0", "3g.40gb", 4)
@@ -377,8 +163,8 @@ def test_an_instance_that_was_made_again_is_written_anew(node):
     assert node.env("r.0")["CUDA_VISIBLE_DEVICES"] == second
 
 
-def test_numbers_that_are_others_since_a_reboot_are_written_anew(node):
-    node = node()
+def test_numbers_that_are_others_since_a_reboot_are_written_anew(handing):
+    node = handing()
     node.mig()
     node.make("3g.40gb", 4)
     node.ask_mig("r.0", "3g.40gb", 4)
@@ -400,8 +186,8 @@ def test_numbers_that_are_others_since_a_reboot_are_written_anew(node):
     ]
 
 
-def test_capabilities_that_the_driver_does_not_list_are_named_and_nothing_is_handed_out(node):
-    node = node()
+def test_capabilities_that_the_driver_does_not_list_are_named_and_nothing_is_handed_out(handing):
+    node = handing()
     node.mig()
     node.make("3g.40gb", 4)
     gi = gi_of(node, 4)
@@ -419,8 +205,8 @@ def test_capabilities_that_the_driver_does_not_list_are_named_and_nothing_is_han
     assert node.states() == {"r.0": "bound"}
 
 
-def test_fifty_at_once_are_all_handed_out_and_all_taken_back(node):
-    node = node()
+def test_fifty_at_once_are_all_handed_out_and_all_taken_back(handing):
+    node = handing()
     places = [(gpu, start) for gpu in range(8) for start in range(7)][:50]
     for gpu in range(8):
         node.mig(gpu)
@@ -441,8 +227,8 @@ def test_fifty_at_once_are_all_handed_out_and_all_taken_back(node):
     assert not list((node.state / "env").iterdir())
 
 
-def test_a_full_disk_hands_nothing_out_and_takes_nothing_from_anybody(node):
-    node = node()
+def test_a_full_disk_hands_nothing_out_and_takes_nothing_from_anybody(handing):
+    node = handing()
     node.ask("r.0")
     node.converge()
     node.ask("q.0", gpu=1)
@@ -462,32 +248,8 @@ def test_a_full_disk_hands_nothing_out_and_takes_nothing_from_anybody(node):
     assert node.states() == {"r.0": "bound", "q.0": "bound"}
 
 
-def test_without_a_server_everybody_keeps_what_they_have_to_their_own_end(node):
-    node = node()
-    node.ask("r.0")
-    node.ask("open.0", gpu=1, ends=None)
-    unit = node.unit()
-    unit.converge(node.wanted, node.now)
-    assert unit.converge(None, node.now + HOUR / 2).done
-    assert {row["state"] for row in unit.facts()["allocations"]} == {"bound"}
-    unit.converge(None, node.now + HOUR)
-    states = {row["allocation_id"]: row["state"] for row in unit.facts()["allocations"]}
-    assert states == {"r.0": "released", "open.0": "bound"}
-
-
-def test_an_end_that_moves_changes_nothing_for_the_holder(node):
-    node = node()
-    node.ask("r.0")
-    before = node.told()[1]["r.0"]
-    node.ask("r.0", ends=2 * HOUR)
-    node.now += HOUR
-    assert node.told()[1]["r.0"] == before
-    node.now += HOUR
-    assert node.states() == {"r.0": "released"}
-
-
-def test_what_was_released_is_told_for_a_while_and_can_be_had_again(node):
-    node = node()
+def test_what_was_released_is_told_for_a_while_and_can_be_had_again(handing):
+    node = handing()
     node.ask("r.0")
     node.converge()
     row = node.rows.pop("r.0")
@@ -501,8 +263,8 @@ def test_what_was_released_is_told_for_a_while_and_can_be_had_again(node):
     assert not list((node.state / "devices").iterdir())
 
 
-def test_a_journal_that_nobody_can_read_stops_everything_and_tells_nothing(node):
-    node = node()
+def test_a_journal_that_nobody_can_read_stops_everything_and_tells_nothing(handing):
+    node = handing()
     node.ask("r.0")
     node.converge()
     [path] = (node.state / "devices").iterdir()
@@ -512,17 +274,6 @@ def test_a_journal_that_nobody_can_read_stops_everything_and_tells_nothing(node)
     assert (outcome.reason, str(path) in outcome.message) == ("state_unreadable", True)
     assert unit.facts() == {}
     assert node.env("r.0") is not None
-
-
-def test_a_lost_gpu_is_taken_back_from_nobody_and_given_to_nobody(node):
-    node = node()
-    node.ask("r.0")
-    node.converge()
-    node.machine.lose(0)
-    del node.rows["r.0"]
-    outcome, told = node.told()
-    assert (outcome.done, told["r.0"]["state"]) == (False, "ending")
-    assert outcome.reason.startswith("driver_")
 
 
 def test_every_reason_and_every_step_is_in_the_reference():
@@ -544,8 +295,8 @@ def test_every_reason_and_every_step_is_in_the_reference():
 
 
 @pytest.mark.parametrize("name", ["../r", "r/0", ".r", "r.", ""])
-def test_an_id_that_leads_out_of_its_directory_is_refused(node, name):
-    node = node()
+def test_an_id_that_leads_out_of_its_directory_is_refused(handing, name):
+    node = handing()
     node.ask(name)
     outcome = node.converge()
     assert outcome.reason == "bad_allocation_id"
