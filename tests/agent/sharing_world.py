@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,6 +32,7 @@ from apportion.testing.nvml.machines import MACHINES
 
 NOW = datetime(2036, 12, 1, 9, tzinfo=UTC)
 MEMORY = 81559
+QUARTER = Fraction(1, 4)
 FOUR = {"mode": "mps", "replicas": 4, "mps_units": 25}
 SLICES = {"mode": "timeslice", "replicas": 4}
 
@@ -67,6 +69,9 @@ class World:
 
     def journal(self, told=lambda _point: None):
         return Journal(self.state / "sharing", told)
+
+    def record(self):
+        return self.journal().read(self.gpu)
 
     def boot_id(self):
         return (self.machine.root / "proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
