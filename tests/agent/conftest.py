@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 from holder_world import HolderNode
+from inventory_world import Agent
 from nvml_world import driving
 
 from apportion.agent.nvml import open_driver
@@ -46,3 +47,18 @@ def handing(on, tmp_path, monkeypatch):
 
     with ExitStack() as stack:
         yield start
+
+
+@pytest.fixture
+def agent(on, tmp_path):
+    """Give a function that starts an agent on a machine of a kind."""
+    running = []
+
+    def start(kind="dgx-h100"):
+        (tmp_path / "state").mkdir(exist_ok=True)
+        running.append(Agent(on(kind), tmp_path / "state"))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.stop()
