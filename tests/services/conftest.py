@@ -13,6 +13,21 @@ async def world(db):
 
 
 @pytest.fixture
+async def acme(world):
+    return await world.tenant("acme")
+
+
+@pytest.fixture
+async def beta(world):
+    return await world.tenant("beta")
+
+
+@pytest.fixture
+async def lab(world, acme):
+    return await world.tenant("acme-lab", above=acme.tenant_id)
+
+
+@pytest.fixture
 def receiver():
     with receiving() as receiver:
         yield receiver

@@ -1,5 +1,7 @@
 """Short ways to do to pools what their tests are about."""
 
+import pytest
+
 from apportion.events.service import list_events
 from apportion.pools import service
 from apportion.pools.schemas import OfferPut, PoolUpdate, QuotaSet
@@ -70,3 +72,9 @@ async def written(world):
         ]
         for table in tables
     }
+
+
+async def refusal(awaitable, kind):
+    with pytest.raises(kind) as caught:
+        await awaitable
+    return caught.value

@@ -1,7 +1,7 @@
 """Pools from their creation to their archive: what may change, what never does, who is told."""
 
 import pytest
-from pools_acting import archive, limits, listed, offer, seen, told, update, written
+from pools_acting import archive, limits, listed, offer, refusal, seen, told, update, written
 
 from apportion.errors import (
     ConflictError,
@@ -27,16 +27,6 @@ FRA1 = {
 }
 
 
-@pytest.fixture
-async def acme(world):
-    return await world.tenant("acme")
-
-
-@pytest.fixture
-async def beta(world):
-    return await world.tenant("beta")
-
-
 async def create(world, *, by=None, **fields):
     request = PoolCreate.model_validate({**FRA1, **fields})
     return await service.create_pool(world.runtime, by or world.caller, request)
@@ -45,12 +35,6 @@ async def create(world, *, by=None, **fields):
 async def site_of(world, tenant, name="second", **fields):
     request = SiteCreate(name=name, region="north", **fields)
     return await service.create_site(world.runtime, tenant, request)
-
-
-async def refusal(awaitable, kind):
-    with pytest.raises(kind) as caught:
-        await awaitable
-    return caught.value
 
 
 async def test_a_pool_is_shown_as_in_the_document(world):

@@ -1,7 +1,7 @@
 """Sites, limits, and what becomes of the pools of a tenant that is deleted."""
 
 import pytest
-from pools_acting import archive, limit, limits, offer, seen, told, unoffer, written
+from pools_acting import archive, limit, limits, offer, refusal, seen, told, unoffer, written
 
 from apportion.authority.service import Caller
 from apportion.errors import (
@@ -21,25 +21,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def acme(world):
-    return await world.tenant("acme")
-
-
-@pytest.fixture
-async def lab(world, acme):
-    return await world.tenant("acme-lab", above="acme")
-
-
-@pytest.fixture
 async def pool(world):
     gpus = [gpu("H100", index) for index in range(8)]
     return await world.pool(pool_of("H100", quota={"gpu": 8}), inventory("n1", *gpus))
-
-
-async def refusal(awaitable, kind):
-    with pytest.raises(kind) as caught:
-        await awaitable
-    return caught.value
 
 
 async def site_of(world, tenant, name="hall", **fields):

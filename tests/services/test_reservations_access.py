@@ -36,11 +36,6 @@ def under(caller, *texts, role="member"):
 
 
 @pytest.fixture
-async def acme(world):
-    return await world.tenant("acme")
-
-
-@pytest.fixture
 async def pool(world, acme):
     gpus = [gpu("H100", 0, *(f"1g.10gb@{at}" for at in range(7))), gpu("H100", 1), gpu("H100", 2)]
     pool = await world.pool(pool_of("H100", "mig"), inventory("n1", *gpus))

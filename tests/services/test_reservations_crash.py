@@ -16,11 +16,6 @@ def killer(monkeypatch):
 
 
 @pytest.fixture
-async def acme(world):
-    return await world.tenant("acme")
-
-
-@pytest.fixture
 async def pool(world, acme):
     gpus = [gpu("H100", 0, "1g.10gb@0", "3g.40gb@4"), gpu("H100", 1)]
     pool = await world.pool(pool_of("H100", "mig"), inventory("n1", *gpus))

@@ -14,16 +14,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 
 
 @pytest.fixture
-async def acme(world):
-    return await world.tenant("acme")
-
-
-@pytest.fixture
-async def lab(world, acme):
-    return await world.tenant("acme-lab", above=acme.tenant_id)
-
-
-@pytest.fixture
 async def pool(world, acme):
     cuts = [f"1g.10gb@{at}" for at in range(4)] + ["3g.40gb@4"]
     gpus = [gpu("H100", 0, *cuts), *(gpu("H100", index) for index in range(1, 5))]

@@ -15,16 +15,6 @@ CUTS = ("1g.10gb@0", "1g.10gb@1", "2g.20gb@2", "3g.40gb@4")
 
 
 @pytest.fixture
-async def acme(world):
-    return await world.tenant("acme")
-
-
-@pytest.fixture
-async def lab(world, acme):
-    return await world.tenant("acme-lab", above=acme.tenant_id)
-
-
-@pytest.fixture
 async def pool(world):
     gpus = [gpu("H100", index) for index in range(8)]
     return await world.pool(pool_of("H100"), inventory("n1", *gpus))

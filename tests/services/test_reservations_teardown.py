@@ -15,11 +15,6 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-async def acme(world):
-    return await world.tenant("acme")
-
-
-@pytest.fixture
 async def pool(world):
     gpus = [gpu("H100", index) for index in range(4)]
     return await world.pool(pool_of("H100"), inventory("n1", *gpus))
