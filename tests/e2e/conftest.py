@@ -95,3 +95,32 @@ def cli(server, monkeypatch, capsys):
         return Said(code, said.out, said.err)
 
     return run
+
+
+@pytest.fixture
+def tenant(cli):
+    """Create a tenant of this test's own under root."""
+    name = f"acme-{next(_numbers)}"
+    assert cli("tenant", "create", name).code == 0
+    return name
+
+
+@pytest.fixture
+def token(cli, tenant, tmp_path):
+    """Give the file with an owner's token of the tenant."""
+    path = tmp_path / "acme.token"
+    made = cli(
+        "token", "create", "admin", "--role", "owner", "--tenant", tenant, "--out", str(path)
+    )
+    assert made.code == 0, made.err
+    return str(path)
+
+
+@pytest.fixture
+def pool(cli, server):
+    """Make a pool of one T4 with its owner root."""
+    made = server.pool("T4", "exclusive")
+    with server.client() as client:
+        node = f"{made.name}-n"
+        client.join_node(made.id, inventory(node, gpu("T4", 0, node=node)))
+    return made

@@ -15,3 +15,8 @@ class Said:
     @property
     def data(self):
         return json.loads(self.out)
+
+
+def data(said: Said):
+    assert said.code == 0, said.err
+    return said.data
