@@ -147,7 +147,7 @@ def test_quotas_are_set_and_listed_exactly(cli, server):
     assert {(row.split()[0], row.split()[1]) for row in rows[1:]} == {(pool.name, "root")}
     said = cli("reserve", "--pool", pool.name, "--mig", "3g.40gb", "--for", "1h")
     assert said.code == 1
-    assert f"apportion quota set {pool.id} gpu.mig LIMIT" in said.err
+    assert f"apportion quota set {pool.name} gpu.mig LIMIT" in said.err
 
 
 def test_usage_is_exact_and_rounded(cli, server):

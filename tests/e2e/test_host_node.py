@@ -72,6 +72,7 @@ def test_pages_are_set_aside_what_differs_is_told_and_the_node_works_on(world):
     shown = command(world, "node", "show", view.name)
     assert "cpu_differs" in shown.stdout
     assert "diag.nvml" in shown.stdout
+    assert shown.stdout.count("  DONE  ") == 1
     assert view.acceptance["diag.nvml"]["passed"]
     data = json.loads(command(world, "node", "show", view.name, "-o", "json").stdout)
     assert data["outcomes"]["cpu"]["reason"] == "cpu_differs"

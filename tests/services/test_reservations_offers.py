@@ -51,7 +51,7 @@ async def test_an_offered_tenant_is_charged_and_the_owner_is_not(world, pool, ac
     assert await used(world, world.caller, pool) == {}
     with pytest.raises(QuotaExceededError) as caught:
         await reserve(world, acme, ask(pool.id, device(count=2)))
-    assert caught.value.message == f"asks for 2 gpu of {pool.id}, and there is 1 left"
+    assert caught.value.message == f"asks for 2 gpu of {pool.name}, and there is 1 left"
     assert caught.value.details["tenant_id"] == "acme"
     assert caught.value.hint == "The pool's owner sets the quota of acme on it"
 
@@ -183,7 +183,7 @@ async def test_only_the_place_tells_what_an_instance_costs_and_the_quota_is_aske
     with pytest.raises(QuotaExceededError) as caught:
         await reserve(world, acme, ask(pool.id, device("gpu.mig", profile="7g.80gb")))
     assert caught.value.message == (
-        f"asks for 1 gpuEquivalents of {pool.id}, and there is 6/7 left"
+        f"asks for 1 gpuEquivalents of {pool.name}, and there is 6/7 left"
     )
     assert await used(world, acme, pool) == {}
     await limit(world, pool, acme, "gpuEquivalents", 1)
@@ -216,7 +216,7 @@ async def test_a_waiting_one_is_held_back_by_equivalents_until_the_limit_is_rais
     view = await world.reservations.get(acme, waiting.id)
     assert (view.state, view.reason["code"]) == ("pending", "quota_exceeded")
     assert view.reason["message"] == (
-        f"asks for 1 gpuEquivalents of {pool.id}, and there is 1/2 left"
+        f"asks for 1 gpuEquivalents of {pool.name}, and there is 1/2 left"
     )
     assert await used(world, acme, pool) == {}
     await limit(world, pool, acme, "gpuEquivalents", 1)

@@ -141,7 +141,7 @@ async def test_a_pending_one_is_charged_nothing_and_tested_again_at_each_try(wor
     await world.release(held[0])
     view = await world.get(waiting)
     assert (view.state, view.reason["code"]) == ("pending", "quota_exceeded")
-    assert view.reason["message"] == (f"asks for 50 gpu.share of {pool.id}, and there is 40 left")
+    assert view.reason["message"] == (f"asks for 50 gpu.share of {pool.name}, and there is 40 left")
     await world.quota(pool, "gpu.share", 350)
     await world.tick(seconds=1)
     assert (await world.get(waiting)).state == "active"

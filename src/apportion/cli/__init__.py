@@ -153,11 +153,23 @@ def _run_in_zone(noun: Noun, args: argparse.Namespace) -> int:
     flag: str | None = getattr(args, "zone", None)
     name = os.environ.get("APPORTION_ZONE") or None if flag is None else flag
     if name is None:
-        return noun.run(args)
+        return _run(noun, args)
     from apportion.cli.zones import in_zone
 
     with in_zone(name, field="APPORTION_ZONE" if flag is None else "--zone"):
+        return _run(noun, args)
+
+
+def _run(noun: Noun, args: argparse.Namespace) -> int:
+    """Run a noun; a tenant that cannot be acted for is refused by the flag that named it."""
+    try:
         return noun.run(args)
+    except ApportionError as error:
+        flag: str | None = getattr(args, "tenant", None)
+        acting = os.environ.get("APPORTION_TENANT") if flag is None else flag
+        if error.field == "tenant_id" and error.given == acting:
+            error.field = "APPORTION_TENANT" if flag is None else "--tenant"
+        raise
 
 
 def _overview() -> str:
@@ -191,6 +203,10 @@ def _report(error: Exception) -> int:
     if isinstance(error, ApportionError):
         sys.stderr.write(f"error: {error}\n")
         return 2 if isinstance(error, InvalidInputError) else 1
+    if isinstance(error, OSError) and error.strerror:  # a full disk, say: not ours to mend
+        file = "" if error.filename is None else f": {error.filename}"
+        sys.stderr.write(f"error: {error.strerror}{file}\n(APPORTION_DEBUG=1 shows where)\n")
+        return 1
     sys.stderr.write(
         f"error: this is a fault of apportion itself: {type(error).__name__}: {error}\n"
         "(APPORTION_DEBUG=1 shows where)\n"

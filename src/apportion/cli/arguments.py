@@ -12,8 +12,10 @@ _LONGEST = 18
 
 def whole_number(text: str) -> int:
     """Read ASCII digits only: Python's own int() takes ``1_0`` and Arabic digits as numbers."""
-    if not (text.isascii() and text.isdigit() and len(text) <= _LONGEST):
+    if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"must be a whole number such as 4 (given: {text[:60]!r})")
+    if len(text) > _LONGEST:
+        raise argparse.ArgumentTypeError(f"is too large (given: {text[:60]!r})")
     return int(text)
 
 

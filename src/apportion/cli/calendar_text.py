@@ -4,11 +4,11 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from apportion.cli.arguments import whole_number
 from apportion.cli.connection import add_server_arguments, connect, find_pool, naming
+from apportion.cli.holding import first_gpus
 from apportion.cli.listing import LIMIT_MAX, data_of
 from apportion.cli.output import print_data, table
 from apportion.cli.times import TIME_GRAMMAR, both_zones, can_draw_windows, read_time, short_time
@@ -76,8 +76,7 @@ def run_pool_calendar(args: argparse.Namespace, client: "Client") -> int:
         )
     pool = find_pool(client, args.pool, field="POOL")
     with naming({"node": "--node", "start": "--from", "end": "--until"}):
-        found = client.list_gpus(pool_id=pool.id, node=args.node, limit=most).all()
-        gpus = sorted(islice(found, most), key=lambda gpu: (gpu.node, gpu.index))
+        gpus = first_gpus(client, pool, node=args.node, limit=most)
         calendars = {gpu.id: _whole(client, gpu.id, span) for gpu in gpus}
     if args.output != "table":
         print_data({"calendars": [data_of(each) for each in calendars.values()]}, args.output)

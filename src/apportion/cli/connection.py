@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from apportion.cli.finding import is_id, the_one
 from apportion.cli.output import add_output_argument
-from apportion.errors import ApportionError, InvalidInputError, NotFoundError
+from apportion.errors import ApportionError, ForbiddenError, InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:  # loading the client takes half a second, which --help must not
     from apportion.client import Client
@@ -117,6 +117,24 @@ def find_pool(client: "Client", text: str, *, field: str) -> "PoolView":
         found = found or client.list_pools(name=text, archived=True).items
     own = [pool for pool in found if pool.owned]
     return the_one(own or found, text, field=field, what="pool")
+
+
+def find_own_pool(client: "Client", text: str, *, field: str) -> "PoolView":
+    """Return the pool of that id or name where it is the caller's own.
+
+    Raises ForbiddenError for one that is offered: to all but its owner the server says that there
+    is none to manage, which nobody understands who has just seen it in a list. Raises what
+    `find_pool` raises.
+    """
+    pool = find_pool(client, text, field=field)
+    if not pool.owned:
+        raise ForbiddenError(
+            f"is {pool.owner_tenant_id}'s, who offers it; only its owner does that",
+            field=field,
+            given=text,
+            hint="`apportion pool list --owned` shows those of one's own",
+        )
+    return pool
 
 
 class PoolNames:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from apportion.cli.confirming import add_yes_argument, is_confirmed
-from apportion.cli.connection import add_server_arguments, connect, find_pool, naming
+from apportion.cli.connection import add_server_arguments, connect, find_own_pool, naming
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data
 from apportion.cli.pictures import picture
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, show it, and make the moves where that is asked for."""
     with connect(args) as client:
-        pool = find_pool(client, args.pool, field="POOL")
+        pool = find_own_pool(client, args.pool, field="POOL")
         body = {
             "reservations": args.reservation,
             "free_gpus": args.free_gpus,

@@ -32,11 +32,12 @@ def environment_of(
     """
     now = datetime.now(UTC)
     if view.state != "active":
+        comes = view.state in ("pending", "placed")
         raise InvalidStateError(
             f"it has no devices while it is {view.state}: {view.reason.get('message')}",
             given=view.state,
             allowed="active",
-            hint=f"`apportion reservation wait {view.id}` waits until it has",
+            hint=f"`apportion reservation wait {view.id}` waits until it has" if comes else None,
         )
     held = [each for each in view.bookings if each.covers(now)]
     where = the_node(view.id, held, node)

@@ -99,8 +99,7 @@ def _nodes(client: "Client") -> Iterator[Finding]:
         if node.health != "healthy":
             ill.setdefault(node.health, []).append(f"{node.name} ({node.health_reason})")
     if not total:
-        hint = "Import some: `apportion node import POOL FILE`"
-        yield Finding(check="nodes", result="note", text="there are none", hint=hint)
+        yield _no_nodes(client)
     elif not ill:
         yield Finding(check="nodes", result="ok", text=f"all {total:,} are healthy")
     for health, names in ill.items():
@@ -127,6 +126,15 @@ def _nodes(client: "Client") -> Iterator[Finding]:
             text=f"{len(names):,} of {total:,} take no work yet, {code}: {_some(names)}",
             hint="See `apportion node show NODE`",
         )
+
+
+def _no_nodes(client: "Client") -> Finding:
+    """Say that there are none; who only uses what others offer has none and needs none."""
+    offered = client.list_pools(owned=False, limit=1).items
+    if offered and not client.list_pools(owned=True, limit=1).items:
+        return Finding(check="nodes", result="ok", text="those that it uses are others' to look at")
+    hint = "Import some: `apportion node import POOL FILE`"
+    return Finding(check="nodes", result="note", text="there are none", hint=hint)
 
 
 def _hosts(client: "Client") -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
+from apportion.cli.columns import centred, columns
 from apportion.quantities.units import ranges, span
 
 _BOXES: Final = "─│┌┬┐└┴┘…"
@@ -123,11 +124,11 @@ def _texts(
     tight = {
         run.cell
         for run, width in zip(runs, widths, strict=True)
-        if run.cell is not None and len(run.text) > width
+        if run.cell is not None and columns(run.text) > width
     }
     keys = {cell: _key(number) for number, cell in enumerate(sorted(tight))}
     texts = [
-        (run.text if run.cell not in tight else keys[run.cell])[:width].center(width)
+        centred((run.text if run.cell not in tight else keys[run.cell])[:width], width)
         for run, width in zip(runs, widths, strict=True)
     ]
     return texts, [(key, cells[cell].label) for cell, key in keys.items()]

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from apportion.cli.listing import data_of
-from apportion.cli.pictures import picture, title
+from apportion.cli.pictures import label, picture, title
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -24,6 +24,7 @@ class Holder:
     units: str
     reservation_id: str
     name: str | None
+    attributes: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,11 @@ class HeldGpu:
 
     def lines(self) -> list[str]:
         """Draw it under its title."""
-        names = {holder.units: holder.name or holder.reservation_id for holder in self.holders}
-        return [title(self.gpu), *picture(self.gpu, self.atoms, names, free="free")]
+        labels = {
+            each.units: label(each.attributes, each.name or each.reservation_id)
+            for each in self.holders
+        }
+        return [title(self.gpu), *picture(self.gpu, self.atoms, labels, free="free")]
 
     def data(self) -> Mapping[str, object]:
         """Give the GPU's fields, and its holders."""
@@ -55,12 +59,22 @@ def held_gpus(
 
     Reads all live reservations of the pool, page by page, and keeps what concerns these GPUs.
     """
-    found = client.list_gpus(pool_id=pool.id, node=node, limit=min(limit, _PAGE)).all()
-    gpus = sorted(islice(found, limit), key=lambda gpu: (gpu.node, gpu.index))
+    gpus = first_gpus(client, pool, node=node, limit=limit)
     holders = _holders(client, pool, now, {gpu.id for gpu in gpus})
     for gpu in gpus:
         atoms = atoms_of(client, gpu)
         yield HeldGpu(gpu=gpu, atoms=atoms, holders=holders.get(gpu.id, ()))
+
+
+def first_gpus(
+    client: "Client", pool: "PoolView", *, node: str | None, limit: int
+) -> "list[GpuView]":
+    """Return at most so many of the pool's GPUs, the first by node and index.
+
+    The server lists them by UUID: what is drawn of a large pool would be a few of each node.
+    """
+    found = client.list_gpus(pool_id=pool.id, node=node, limit=_PAGE).all()
+    return nsmallest(limit, found, key=lambda gpu: (gpu.node, gpu.index))
 
 
 def atoms_of(client: "Client", gpu: "GpuView") -> "list[AtomView]":
@@ -80,6 +94,11 @@ def _holders(
     for view in live.all():
         for booking in view.bookings:
             if booking.gpu_id in gpu_ids and booking.covers(now):
-                holder = Holder(units=booking.units, reservation_id=view.id, name=view.name)
+                holder = Holder(
+                    units=booking.units,
+                    reservation_id=view.id,
+                    name=view.name,
+                    attributes=booking.attributes,
+                )
                 holders.setdefault(booking.gpu_id, []).append(holder)
     return holders

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from apportion.cli.arguments import whole_number
-from apportion.cli.connection import add_server_arguments, connect, find_pool, naming
+from apportion.cli.connection import add_server_arguments, connect, find_own_pool, naming
 from apportion.cli.draw import Cell, can_draw_boxes, draw_gpu
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data, table, wants_colour
@@ -57,7 +57,7 @@ def add_verbs(add: Callable[..., argparse.ArgumentParser], epilog: str) -> None:
 def run_verb(args: argparse.Namespace) -> int:
     """Do what the verb says; 0, or the server's refusal."""
     with connect(args) as client, naming(_FLAGS):
-        pool = find_pool(client, args.pool, field="POOL")
+        pool = find_own_pool(client, args.pool, field="POOL")
         match args.verb:
             case "set":
                 return _set(args, client, pool)

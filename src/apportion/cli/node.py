@@ -7,7 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from apportion.cli import node_join
-from apportion.cli.connection import PoolNames, add_server_arguments, connect, find_pool, naming
+from apportion.cli.connection import (
+    PoolNames,
+    add_server_arguments,
+    connect,
+    find_own_pool,
+    find_pool,
+    naming,
+)
 from apportion.cli.documents import read_json
 from apportion.cli.listing import add_list_arguments, data_of, print_list
 from apportion.cli.node_text import said_lines
@@ -128,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _import(args: argparse.Namespace, client: "Client") -> int:
     documents = _documents(args.file)
-    pool = find_pool(client, args.pool, field="POOL")
+    pool = find_own_pool(client, args.pool, field="POOL")
     nodes: list[NodeView] = []
     for at, document in enumerate(documents):
         place = f"[{at}]" if len(documents) > 1 else ""
@@ -210,12 +217,6 @@ def _show(args: argparse.Namespace, client: "Client", pool: "PoolView | None") -
     host = [(each.resource, each.total, each.ratio, each.capacity) for each in node.resources]
     if host:
         lines += [table(("host", "total", "overcommit", "bookable"), host), ""]
-    units = [
-        (name, "yes" if each["done"] else f"no: {each['reason']}", each["message"] or None)
-        for name, each in sorted(node.outcomes.items())
-    ]
-    if units:
-        lines += [table(("unit", "done", "says"), units), ""]
     rows = [
         (gpu.index, gpu.product, gpu.split, gpu.unbookable_reason or "yes", gpu.id) for gpu in gpus
     ]

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from apportion.cli.confirming import add_yes_argument, is_confirmed
-from apportion.cli.connection import PoolNames, add_server_arguments, find_pool, naming
+from apportion.cli.connection import (
+    PoolNames,
+    add_server_arguments,
+    find_own_pool,
+    find_pool,
+    naming,
+)
 from apportion.cli.listing import add_list_arguments, print_list
 from apportion.cli.secret_file import print_issued, secret_file
 from apportion.cli.showing import fact_lines, next_lines, print_view
@@ -110,7 +116,7 @@ def _list(args: argparse.Namespace, client: "Client") -> int:
 
 def _create(args: argparse.Namespace, client: "Client") -> int:
     """Create one; the file is opened first, since what cannot be written then is lost."""
-    pool = find_pool(client, args.pool, field="POOL")
+    pool = find_own_pool(client, args.pool, field="POOL")
     body = {
         "name": args.name,
         "class": args.cls,

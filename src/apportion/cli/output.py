@@ -13,6 +13,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, TextIO, cast
 
+from apportion.cli.columns import columns, left, right
+
 FORMATS: Final = ("table", "json", "yaml")
 
 
@@ -74,7 +76,7 @@ def table(
     A list that comes in pages keeps its columns in line by ``widths``, and has one ``header``.
     """
     widths = column_widths(headers, rows) if widths is None else widths
-    right = [
+    numbers = [
         bool(rows) and all(isinstance(row[i], int | Fraction) for row in rows)
         for i in range(len(headers))
     ]
@@ -83,8 +85,8 @@ def table(
         cells.insert(0, [text.upper() for text in headers])
     return "\n".join(
         "  ".join(
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(line, widths, right, strict=True)
+            (right if to_right else left)(text, width)
+            for text, width, to_right in zip(line, widths, numbers, strict=True)
         ).rstrip()
         for line in cells
     )
@@ -93,7 +95,7 @@ def table(
 def column_widths(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[int]:
     """Give how wide each column has to be."""
     cells = [[_cell(value) for value in row] for row in rows]
-    return [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    return [max(map(columns, column)) for column in zip(headers, *cells, strict=True)]
 
 
 def amount_text(value: int | str) -> str:

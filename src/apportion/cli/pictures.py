@@ -27,23 +27,25 @@ def picture(
 ) -> list[str]:
     """Draw one GPU with what it is cut into and who holds what of it.
 
-    ``holders`` are names by units, as bookings write them; ``atoms`` the GPU's own. ``free`` is
-    what to call the rest, None where it was not looked at. Engines and seats are not drawn: they
-    have no place among memory slices, slots or shares. Where instances are made on demand only
-    those are drawn that are held or there: all other places are merely possible.
+    ``holders`` are labels by units, as bookings write them (`label`); ``atoms`` the GPU's own.
+    ``free`` is what to call the rest, None where it was not looked at. Engines and seats are not
+    drawn: they have no place among memory slices, slots or shares. Where instances are made on
+    demand only those are drawn that are held or there: all other places are merely possible.
     """
     units = _units(gpu)
     every = span(0, units)
-    names = {atom.units: _profile(atom) for atom in atoms if atom.class_ == "gpu.mig"}
-    places = {atom.units: from_multirange(atom.units) & every for atom in atoms}
-    masks = [places[text] for text in names]
-    possible = sum(mask.bit_count() for mask in masks) > _union(masks).bit_count()
-    there = {atom.units for atom in atoms if not possible or "migUuid" in atom.attributes}
-    cut = {places[text]: profile for text, profile in names.items() if text in there}
-    held = {from_multirange(text) & every: text for text in holders}
-    cells = [
-        Cell(label=_words(names.get(text), holders[text]), mask=mask) for mask, text in held.items()
+    profiles = [
+        (atom, from_multirange(atom.units) & every) for atom in atoms if atom.class_ == "gpu.mig"
     ]
+    masks = [mask for _, mask in profiles]
+    possible = sum(mask.bit_count() for mask in masks) > _union(masks).bit_count()
+    cut = {
+        mask: _profile(atom)
+        for atom, mask in profiles
+        if not possible or "migUuid" in atom.attributes
+    }
+    held = {from_multirange(text) & every: words for text, words in holders.items()}
+    cells = [Cell(label=words, mask=mask) for mask, words in held.items()]
     taken = _union(held)
     left = {mask: profile for mask, profile in cut.items() if not mask & taken}
     cells += [Cell(label=_words(profile, free), mask=mask) for mask, profile in left.items()]
@@ -52,6 +54,15 @@ def picture(
         of_rest = "not cut" if cut and not possible else free or "not shown"
         cells.append(Cell(label=of_rest, mask=rest))
     return draw_gpu(units, cells, colour=wants_colour(), boxes=can_draw_boxes())
+
+
+def label(attributes: Mapping[str, object], holder: str) -> str:
+    """Write what somebody has, and who.
+
+    The booking says which profile that is: its units alone do not, two profiles may lie on them.
+    """
+    profile = attributes.get("migProfile")
+    return holder if profile is None else f"{profile} {holder}"
 
 
 def _units(gpu: "GpuView") -> int:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from apportion.cli.arguments import whole_number
 from apportion.cli.confirming import add_yes_argument, is_confirmed
-from apportion.cli.connection import add_server_arguments, find_pool, naming
-from apportion.cli.pool_policy import edited, read_policy_argument
+from apportion.cli.connection import add_server_arguments, find_own_pool, naming
+from apportion.cli.pool_policy import edited, read_policy_argument, tell_unknown
 from apportion.cli.pool_text import pool_lines
 from apportion.cli.showing import print_view
 from apportion.errors import ConflictError, InvalidInputError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from apportion.client import Client
     from apportion.pools.schemas import PoolView
 
-_FLAGS: Final = {"policy": "--policy", "gpu_model": "--gpu-model", "version": "--version"}
+_FLAGS: Final = {"gpu_model": "--gpu-model", "version": "--version"}
 
 
 def add_update_arguments(update: argparse.ArgumentParser) -> None:
@@ -82,15 +82,22 @@ def change_of(args: argparse.Namespace, pool: "PoolView") -> dict[str, Any]:
     }
 
 
+def policy_flag(args: argparse.Namespace) -> str:
+    """Return by which flag a policy came in, or was edited last."""
+    return "--set" if args.settings else "--unset" if args.unset else "--policy"
+
+
 def update(args: argparse.Namespace, client: "Client") -> int:
     """Change a pool as it was just read; somebody else's change in between is a refusal."""
-    before = find_pool(client, args.pool, field="POOL")
+    before = find_own_pool(client, args.pool, field="POOL")
     try:
-        with naming(_FLAGS):
+        with naming({**_FLAGS, "policy": policy_flag(args)}):
             pool = client.update_pool(before.id, change_of(args, before))
     except ConflictError as error:
         error.hint = error.hint or f"Look at it again: apportion pool show {before.name}"
         raise
+    if args.settings or args.policy is not None:
+        tell_unknown(pool.policy)
     lines = pool_lines(pool)
     if pool.version == before.version:
         lines += ["", "Nothing had to be changed."]
@@ -99,7 +106,7 @@ def update(args: argparse.Namespace, client: "Client") -> int:
 
 def archive(args: argparse.Namespace, client: "Client") -> int:
     """Retire a pool: what runs there runs on, nothing new is taken."""
-    pool = find_pool(client, args.pool, field="POOL")
+    pool = find_own_pool(client, args.pool, field="POOL")
     question = (
         f"Archive {pool.name}: withdraw all its offers, take no new work and fail what waits, "
         "for good?"

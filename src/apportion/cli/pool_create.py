@@ -9,8 +9,8 @@ from apportion.cli.arguments import whole_number
 from apportion.cli.connection import add_server_arguments, find_pool, naming
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data
-from apportion.cli.pool_change import add_change_arguments, change_of
-from apportion.cli.pool_policy import read_policy_argument
+from apportion.cli.pool_change import add_change_arguments, change_of, policy_flag
+from apportion.cli.pool_policy import read_policy_argument, tell_unknown, unknown_line
 from apportion.cli.pool_text import pool_lines
 from apportion.cli.pool_words import AGENTS, CLASSES, SHARINGS, add_quota_argument, read_quota
 from apportion.cli.server_caps import part_class
@@ -95,6 +95,7 @@ def create(args: argparse.Namespace, client: "Client") -> int:
     body = {**_body(args, client), "idempotency_key": args.key}
     with naming(FLAGS):
         pool = client.create_pool(body)
+    tell_unknown(pool.policy)
     lines = [*pool_lines(pool), *next_lines(f"apportion node import {pool.name} FILE")]
     missing = part_class(pool)
     if missing not in {quota.resource for quota in pool.quotas}:
@@ -119,31 +120,25 @@ def validate(args: argparse.Namespace, client: "Client") -> int:
         raise InvalidInputError("is needed for a new pool", field="--gpu-model", allowed="H100, …")
     else:
         request = {"create": _body(args, client)}
-    with naming({**FLAGS, **_PARTS}):
+    with naming({**FLAGS, **_PARTS, "update.policy": policy_flag(args)}):
         found = client.validate_pool(request)
     if args.output != "table":
         print_data(data_of(found), args.output)
     else:
-        lines = [_problem(each) for each in found.problems]
-        lines += [_unknown(name) for name in found.unknown_fields]
+        flags = {**FLAGS, "policy": policy_flag(args)}
+        lines = [_problem(each, flags) for each in found.problems]
+        lines += [unknown_line(name) for name in found.unknown_fields]
         lines.append("It would be accepted." if found.valid else "It would be refused.")
         sys.stdout.write("\n".join(lines) + "\n")
     return 0 if found.valid else 1
 
 
-def _unknown(name: str) -> str:
-    from apportion.pools.policy import near_miss
-
-    near = near_miss(name)
-    return f"unknown: {name} is stored as given" + (f"; did you mean {near}?" if near else "")
-
-
-def _problem(problem: "Problem") -> str:
+def _problem(problem: "Problem", flags: Mapping[str, str]) -> str:
     """Write a problem as it would be written if the request were made."""
     from apportion.client.answers import error_of_problem
 
     try:
-        with naming(FLAGS):
+        with naming(flags):
             raise error_of_problem(problem.model_dump())
     except ApportionError as error:
         return f"error: {error}"

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from apportion.cli.confirming import add_yes_argument, is_confirmed
-from apportion.cli.connection import add_server_arguments, find_pool, naming
+from apportion.cli.connection import add_server_arguments, find_own_pool, naming
 from apportion.cli.listing import add_list_arguments, print_list
 from apportion.cli.pool_text import OFFER_HEADERS, offer_lines, offer_row
 from apportion.cli.pool_words import add_quota_argument, read_quota
@@ -63,7 +63,7 @@ def offer(args: argparse.Namespace, client: "Client") -> int:
         "priority": _priority(args.priority),
         "include_descendants": args.include_descendants,
     }
-    pool = find_pool(client, args.pool, field="POOL")
+    pool = find_own_pool(client, args.pool, field="POOL")
     with naming(_FLAGS):
         made = client.offer_pool(pool.id, args.to, body)
     following = next_lines(
@@ -84,7 +84,7 @@ def _priority(text: str) -> int:
 
 def unoffer(args: argparse.Namespace, client: "Client") -> int:
     """Withdraw an offer; whether there was one is said, and is no error."""
-    pool = find_pool(client, args.pool, field="POOL")
+    pool = find_own_pool(client, args.pool, field="POOL")
     question = (
         f"Withdraw the offer of {pool.name} to {args.to}: what runs runs on, what waits fails?"
     )
@@ -98,7 +98,7 @@ def unoffer(args: argparse.Namespace, client: "Client") -> int:
 
 def offers(args: argparse.Namespace, client: "Client") -> int:
     """List whom a pool is offered to."""
-    pool = find_pool(client, args.pool, field="POOL")
+    pool = find_own_pool(client, args.pool, field="POOL")
     empty = f"No offers. Make one: apportion pool offer {pool.name} TENANT --quota gpu=8"
     with naming(_FLAGS):
         fetch = partial(client.list_offers, pool.id)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -16,6 +17,22 @@ def read_policy_argument(text: str, *, field: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidInputError("is no JSON object", field=field, given=text[:60])
     return cast("dict[str, Any]", found)
+
+
+def unknown_line(name: str) -> str:
+    """Say of a field that nothing reads that it is kept, and which one may have been meant."""
+    from apportion.pools.policy import near_miss
+
+    near = near_miss(name)
+    return f"unknown: {name} is stored as given" + (f"; did you mean {near}?" if near else "")
+
+
+def tell_unknown(policy: Mapping[str, Any]) -> None:
+    """Say on stderr which fields of a policy that was just stored nothing reads: most are slips."""
+    from apportion.pools.policy import unknown_fields
+
+    for name in unknown_fields(policy):
+        sys.stderr.write(f"{unknown_line(name)}\n")
 
 
 def edited(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from apportion.cli.connection import PoolNames
 from apportion.cli.holding import atoms_of
 from apportion.cli.output import table
-from apportion.cli.pictures import picture, title
+from apportion.cli.pictures import label, picture, title
 from apportion.cli.times import NO_END, both_zones, can_draw_windows, window_lines
 
 if TYPE_CHECKING:
@@ -58,9 +58,8 @@ def head(view: "ReservationView", pools: PoolNames) -> str:
 
 def why(view: "ReservationView") -> Iterator[str]:
     """Give the reason as it stands; of what waits also what would help, and until when."""
-    code, message = view.reason.get("code"), view.reason.get("message")
-    if code not in (None, "placed"):
-        yield f"{code}: {message}"
+    if not says_no_more(view):
+        yield f"{view.reason['code']}: {view.reason.get('message')}"
     if held := view.reason.get("held"):
         yield f"{held['code']}: {held['message']} ({held['allocation_id']} on {held['on']})"
     if view.end_before is not None and view.state == "pending":
@@ -70,6 +69,11 @@ def why(view: "ReservationView") -> Iterator[str]:
     if view.state != "pending":
         return
     yield f"it is tried again whenever something frees, until {both_zones(view.pending_until)}"
+
+
+def says_no_more(view: "ReservationView") -> bool:
+    """Tell whether its reason is that it is placed, which its state and its pool say already."""
+    return view.reason.get("code") in (None, "placed")
 
 
 def missing(view: "ReservationView") -> Iterator[str]:
@@ -179,7 +183,8 @@ def _pictures(client: "Client", view: "ReservationView") -> Iterator[str]:
         return
     ours: dict[str, dict[str, str]] = {}
     for booking in view.bookings:
-        ours.setdefault(booking.gpu_id, {})[booking.units] = view.name or "this reservation"
+        words = label(booking.attributes, view.name or "this reservation")
+        ours.setdefault(booking.gpu_id, {})[booking.units] = words
     for node in dict.fromkeys(booking.node for booking in view.bookings):
         gpus = client.list_gpus(pool_id=view.pool_id, node=node, limit=1000).items
         held = sorted((gpu for gpu in gpus if gpu.id in ours), key=lambda gpu: gpu.index)

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from apportion.cli.plan import choice_data, choice_lines
 from apportion.cli.reservation_text import LIVE, TOGETHER, reservation_lines
 from apportion.cli.selecting import GRAMMAR, parse_selector
 from apportion.cli.series import print_series
+from apportion.cli.showing import next_lines
 from apportion.cli.times import TIME_GRAMMAR
 from apportion.cli.when import (
     SERIES_FLAGS,
@@ -291,7 +292,16 @@ def _print(
         count = f"{args.count} pieces, each" if (args.count or 1) > 1 else "plan"
         lines += [*choice_lines(count, plan.choice, plan.remark), ""]
     lines += reservation_lines(client, view, datetime.now(UTC))
-    lines += ["", "Next:", f"  apportion reservation show {view.id}"]
-    if view.state in ("pending", *LIVE):
-        lines.append(f"  apportion reservation release {view.id}")
+    lines += next_lines(*_next(view))
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _next(view: "ReservationView") -> Iterator[str]:
+    """Give what its owner may want to type now."""
+    if view.state == "pending":
+        yield f"apportion reservation explain {view.id}"
+        yield f"apportion reservation wait {view.id}"
+    else:
+        yield f"apportion reservation show {view.id}"
+    if view.state in ("pending", *LIVE):
+        yield f"apportion reservation release {view.id}"

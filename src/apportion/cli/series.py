@@ -10,6 +10,8 @@ from apportion.cli.confirming import add_yes_argument, is_confirmed
 from apportion.cli.connection import PoolNames, add_server_arguments, connect, naming
 from apportion.cli.listing import LIMIT_MAX, add_list_arguments, data_of, print_list
 from apportion.cli.output import print_data, table
+from apportion.cli.reservation_text import LIVE
+from apportion.cli.showing import next_lines
 from apportion.cli.times import local_time, short_time
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 _EMPTY: Final = (
     "No such series. Make one: apportion reserve --pool POOL --gpus 1 --every weekday"
-    " --from 09:00 --to 17:00 --until DATE"
+    " --from 09:00 --to 17:00 --zone ZONE --until DATE"
 )
 _EXAMPLES: Final = """\
 examples:
@@ -98,11 +100,11 @@ def print_series(args: argparse.Namespace, client: "Client", view: "SeriesView")
         f"  {_when(view.recurrence)}",
         "",
         _table(view.reservations, PoolNames(client)),
-        "",
-        "Next:",
-        f"  apportion series show {view.id}",
-        f"  apportion series release {view.id}",
     ]
+    if any(state in view.states for state in ("pending", *LIVE)):
+        lines += next_lines(
+            f"apportion series show {view.id}", f"apportion series release {view.id}"
+        )
     sys.stdout.write("\n".join(lines) + "\n")
 
 

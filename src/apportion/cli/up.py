@@ -26,7 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``up``."""
     parser.add_argument("--state", type=Path, metavar="DIR", help="where everything is kept")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on, 0 for any (default 7070)")
+    parser.add_argument(
+        "--port",
+        type=whole_number,
+        metavar="PORT",
+        help="port to listen on, 0 for any (default 7070)",
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML")
     parser.add_argument(
         "--simulate",
@@ -95,6 +100,8 @@ def _simulated(args: argparse.Namespace) -> Sequence[str]:
                 "simulated nodes need to know of what machine", field="--simulate"
             )
         return ()
+    if args.nodes == 0:
+        raise InvalidInputError("is out of range", field="--nodes", given=0, allowed="1 or more")
     from apportion.simulated.fleet import kinds_of
 
     return kinds_of(args.simulate, args.nodes or 1)
@@ -195,10 +202,11 @@ def _waiting(waiting: Mapping[str, int]) -> str:
 
 def _next_steps(url: str, token_file: Path, *, demo: bool) -> str:
     near = os.path.relpath(token_file)
-    shown = token_file.resolve() if near.startswith("..") else near
+    here = not near.startswith("..")
+    shown, where = (near, ", in this folder") if here else (token_file.resolve(), "")
     steps = [
         "",
-        f"Apportion answers at {url} (Ctrl-C stops it). In another terminal:",
+        f"Apportion answers at {url} (Ctrl-C stops it). In another terminal{where}:",
         "",
         f"  export APPORTION_URL={url} APPORTION_TOKEN_FILE={shown}",
         "  apportion pool list",

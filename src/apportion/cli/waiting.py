@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from apportion.cli.connection import PoolNames
 from apportion.cli.listing import data_of
 from apportion.cli.output import print_data
-from apportion.cli.reservation_text import head
+from apportion.cli.reservation_text import head, says_no_more
 from apportion.cli.times import both_zones, rough
 from apportion.errors import UnavailableError
 from apportion.quantities.windows import parse_duration
@@ -65,7 +65,8 @@ def run_wait(args: argparse.Namespace, client: "Client") -> int:
     if args.output != "table":
         print_data(data_of(view), args.output)
     else:
-        sys.stdout.write(f"{head(view, PoolNames(client))}: {view.reason.get('message')}\n")
+        why = "" if says_no_more(view) else f": {view.reason.get('message')}"
+        sys.stdout.write(f"{head(view, PoolNames(client))}{why}\n")
     return 0 if is_reached(view, goal) else 1
 
 
@@ -88,13 +89,16 @@ class Wait:
     _told: str = field(default="", init=False)
 
     def until_over(self, reservation_id: str) -> "ReservationView":
-        """Return the reservation when it is what is waited for, never will be, or time is up."""
+        """Return the reservation when it is what is waited for, never will be, or time is up.
+
+        Raises UnavailableError where time is up and no server says how it stands.
+        """
         began = datetime.now(UTC)
         step = _SOONEST
         while True:
-            view = self._ask(reservation_id)
+            view = self._ask(reservation_id, began)
             now = datetime.now(UTC)
-            left = None if self.timeout is None else began + self.timeout - now
+            left = self._left(began)
             if is_reached(view, self.goal) or view.state in _OVER[self.goal]:
                 return view
             if left is not None and left <= timedelta():
@@ -103,14 +107,21 @@ class Wait:
             step = _SOONEST if self._tell(_line(view, now)) else min(2 * step, _LATEST)
             self.pause(step if left is None else min(step, left))
 
-    def _ask(self, reservation_id: str) -> "ReservationView":
+    def _ask(self, reservation_id: str, began: datetime) -> "ReservationView":
         """Ask until somebody answers: a server that is started again has what was reserved."""
         while True:
             try:
                 return self.client.get_reservation(reservation_id)
             except UnavailableError as error:
+                left = self._left(began)
+                if left is not None and left <= timedelta():
+                    raise
                 self._tell(f"{error.message}; trying on")
-                self.pause(_LATEST)
+                self.pause(_LATEST if left is None else min(_LATEST, left))
+
+    def _left(self, began: datetime) -> timedelta | None:
+        """Say how much is left of the time to wait; None for as long as it takes."""
+        return None if self.timeout is None else began + self.timeout - datetime.now(UTC)
 
     def _tell(self, line: str) -> bool:
         """Say what is new; tells whether it was."""
@@ -132,6 +143,8 @@ def _line(view: "ReservationView", now: datetime) -> str:
     """Say where it stands and why, or when its window begins."""
     if view.state == "placed" and view.start is not None and view.start > now:
         return f"{view.id}: placed, begins {both_zones(view.start)}"
+    if says_no_more(view):
+        return f"{view.id}: {view.reason.get('message')}"
     return f"{view.id}: {view.state}, {view.reason.get('code')}: {view.reason.get('message')}"
 
 

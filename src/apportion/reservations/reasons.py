@@ -141,7 +141,7 @@ class Reasons:
         first = short[0]
         pool, resource = first.pool, first.resource
         asked = ("at least " if first.at_least else "") + str(show_amount(resource, first.amount))
-        message = f"asks for {asked} {resource} of {pool.id}, and there is {_left(first)}"
+        message = f"asks for {asked} {resource} of {pool.name}, and there is {_left(first)}"
         if draft.waiting:
             gone = self._gone_among(draft)
             reason = {
@@ -283,5 +283,5 @@ def _left(short: Short) -> str:
 
 def _who_raises(draft: Draft, pool: PoolRecord, resource: str) -> str:
     if pool.tenant_id == draft.tenant_id:
-        return f"Set one: `apportion quota set {pool.id} {resource} LIMIT`"
+        return f"Set one: `apportion quota set {pool.name} {resource} LIMIT`"
     return f"The pool's owner sets the quota of {pool.quota_tenant_id} on it"

@@ -214,8 +214,14 @@ def test_colour_is_for_terminals_without_no_color(monkeypatch):
     assert not wants_colour(Terminal())
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1_0", "1.0", " 1", "\u0661", "²", "9" * 19, "x"])
+@pytest.mark.parametrize("text", ["", "-1", "1_0", "1.0", " 1", "\u0661", "²", "x"])
 def test_a_whole_number_is_ascii_digits(text):
     with pytest.raises(argparse.ArgumentTypeError, match="whole number"):
         whole_number(text)
     assert whole_number("042") == 42
+
+
+def test_a_whole_number_that_nothing_could_count_is_too_large_and_not_called_none():
+    assert whole_number("9" * 18) == 10**18 - 1
+    with pytest.raises(argparse.ArgumentTypeError, match="is too large"):
+        whole_number("9" * 19)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.cli.pictures import picture, title
+from apportion.cli.pictures import label, picture, title
 from apportion.nodes.schemas import AtomView, GpuView
 
 
@@ -61,13 +61,13 @@ def test_the_title_says_which_gpu_how_it_is_split_and_what_ails_it():
 
 def test_mig_instances_are_held_free_or_not_cut():
     atoms = [atom("3g.40gb", "{[4,8)}"), atom("2g.20gb", "{[0,2)}")]
-    lines = picture(gpu("mig", 9), atoms, {"{[4,8)}": "ana"}, free="free")
+    lines = picture(gpu("mig", 9), atoms, {"{[4,8)}": "3g.40gb ana"}, free="free")
     assert body(lines) == ["2g.20gb free", "not cut", "3g.40gb ana"]
 
 
 def test_what_was_not_looked_at_is_not_called_free():
     atoms = [atom("3g.40gb", "{[4,8)}"), atom("3g.40gb", "{[0,4)}")]
-    lines = picture(gpu("mig", 9), atoms, {"{[4,8)}": "ana"}, free=None)
+    lines = picture(gpu("mig", 9), atoms, {"{[4,8)}": "3g.40gb ana"}, free=None)
     assert body(lines) == ["3g.40gb", "3g.40gb ana"]
     lines = picture(gpu("shares", 100), [], {"{[0,50),[101,102)}": "ana"}, free=None)
     assert body(lines) == ["ana", "not shown"]
@@ -75,7 +75,7 @@ def test_what_was_not_looked_at_is_not_called_free():
 
 def test_an_instance_with_an_engine_is_drawn_by_its_memory_slices():
     atoms = [atom("1g.10gb+me", "{[0,1),[8,9)}")]
-    lines = picture(gpu("mig", 9), atoms, {"{[0,1),[8,9)}": "b"}, free="free")
+    lines = picture(gpu("mig", 9), atoms, {"{[0,1),[8,9)}": "1g.10gb+me b"}, free="free")
     assert "1g.10gb+me b" in "\n".join(lines)
     assert len([line for line in lines if "not cut" in line]) == 1
 
@@ -102,8 +102,27 @@ def test_of_places_that_are_merely_possible_only_what_is_held_or_there_is_drawn(
         atom("3g.40gb", "{[0,4)}"),
         atom("3g.40gb", "{[4,8)}"),
     ]
-    drawn = picture(gpu("mig", 9), possible, {"{[0,2)}": "this"}, free=None)
+    drawn = picture(gpu("mig", 9), possible, {"{[0,2)}": "2g.20gb this"}, free=None)
     assert body(drawn) == ["2g.20gb this", "not shown"]
     possible[-1].attributes["migUuid"] = "MIG-1"
     drawn = picture(gpu("mig", 9), possible, {}, free="free")
     assert body(drawn) == ["free", "3g.40gb free"]
+
+
+def test_of_two_profiles_on_the_same_units_the_one_that_is_held_is_named():
+    possible = [atom("2g.20gb", "{[0,2)}"), atom("1g.20gb", "{[0,2)}")]
+    for profile, other in (("2g.20gb", "1g.20gb"), ("1g.20gb", "2g.20gb")):
+        held = {"{[0,2)}": label({"migProfile": profile}, "this")}
+        drawn = "\n".join(picture(gpu("mig", 9), possible, held, free=None))
+        assert f"{profile} this" in drawn
+        assert other not in drawn
+
+
+def test_of_two_profiles_on_the_same_units_the_one_that_is_there_is_named():
+    possible = [atom("2g.20gb", "{[0,2)}"), atom("1g.20gb", "{[0,2)}")]
+    possible[0].attributes["migUuid"] = "MIG-1"
+    assert body(picture(gpu("mig", 9), possible, {}, free=None)) == ["2g.20gb", "not shown"]
+
+
+def test_what_has_no_profile_is_labelled_by_its_holder():
+    assert label({"vramGiB": 80}, "ana") == "ana"
