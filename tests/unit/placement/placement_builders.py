@@ -1,19 +1,14 @@
-"""Short ways to write GPUs, nodes and asks in examples."""
+"""Short ways to write GPUs, nodes and what is asked for in examples."""
 
 from apportion.placement import (
-    Ask,
     AtomState,
     DeviceAsk,
     Expression,
     GpuState,
-    Held,
-    HostHeld,
     NodeState,
     PoolIndex,
     Selector,
 )
-
-HOURS = 24
 
 
 def gpu(gpu_id, split="slots", ruler=4, **attributes):
@@ -63,21 +58,5 @@ def profile(name, count=1):
     return DeviceAsk("gpu.mig", count, 1, Selector((one_of("migProfile", name),)))
 
 
-def ask(*devices, vcpu=0, memory=0):
-    return Ask(devices, vcpu, memory)
-
-
-def place(index, *devices, at=(0, HOURS), now=0, vcpu=0, memory=0, policy="fragmentation"):
-    return index.place(ask(*devices, vcpu=vcpu, memory=memory), *at, now, policy)
-
-
 def pool(*nodes):
     return PoolIndex(nodes)
-
-
-def book(index, gpu_id, holder, at, units):
-    index.book(gpu_id, (holder, 0), Held(*at, units))
-
-
-def book_host(index, node_id, holder, at, *, vcpu=0, memory=0):
-    index.book_host(node_id, holder, HostHeld(*at, vcpu, memory))

@@ -1,22 +1,8 @@
 """Which GPU is chosen, which units, and what moves for it."""
 
 import pytest
-from placement_builders import (
-    HOURS,
-    book,
-    book_host,
-    gpu,
-    mig,
-    node,
-    one_of,
-    place,
-    pool,
-    profile,
-    share,
-    shared,
-    slots,
-    whole,
-)
+from placement_acting import HOURS, book, book_host, place
+from placement_builders import gpu, mig, node, one_of, pool, profile, share, shared, slots, whole
 
 from apportion.placement import (
     DeviceAsk,

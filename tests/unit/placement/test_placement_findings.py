@@ -1,22 +1,8 @@
 """What is told beside a refusal and beside a free sum: the largest, until when, what if."""
 
 import pytest
-from placement_builders import (
-    ask,
-    book,
-    book_host,
-    gpu,
-    mig,
-    node,
-    one_of,
-    place,
-    pool,
-    profile,
-    share,
-    shared,
-    slots,
-    whole,
-)
+from placement_acting import ask, book, book_host, place
+from placement_builders import gpu, mig, node, one_of, pool, profile, share, shared, slots, whole
 
 from apportion.placement import FOREVER, Ask, DeviceAsk, Finding, Held, Largest, Offer
 

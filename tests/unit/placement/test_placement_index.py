@@ -1,6 +1,7 @@
 """The picture is kept up with what is held: noted twice, late, or for things it does not know."""
 
-from placement_builders import HOURS, book, book_host, gpu, node, place, pool, slots
+from placement_acting import HOURS, book, book_host, place
+from placement_builders import gpu, node, pool, slots
 
 from apportion.placement import FOREVER, Held, HostHeld, Offer, Verdict
 from apportion.placement.skyline import Skyline

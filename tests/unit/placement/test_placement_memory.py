@@ -7,16 +7,7 @@ import tracemalloc
 import pytest
 from placement_builders import one_of, slots
 
-from apportion.placement import (
-    FOREVER,
-    Ask,
-    AtomState,
-    GpuState,
-    Held,
-    NodeState,
-    Offer,
-    PoolIndex,
-)
+from apportion.placement import FOREVER, Ask, AtomState, GpuState, Held, NodeState, Offer, PoolIndex
 
 GPUS = 2_000
 KINDS = 20

@@ -1,22 +1,8 @@
 """What each policy prefers, and that the order of nodes decides nothing but ties."""
 
 import pytest
-from placement_builders import (
-    HOURS,
-    book,
-    book_host,
-    gpu,
-    mig,
-    node,
-    one_of,
-    place,
-    pool,
-    profile,
-    share,
-    shared,
-    slots,
-    whole,
-)
+from placement_acting import HOURS, book, book_host, place
+from placement_builders import gpu, mig, node, one_of, pool, profile, share, shared, slots, whole
 
 from apportion.placement import (
     POLICIES,

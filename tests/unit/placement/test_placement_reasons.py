@@ -1,21 +1,8 @@
 """Why not: each reason by an example, and counts that add up to the nodes."""
 
 import pytest
-from placement_builders import (
-    HOURS,
-    book,
-    book_host,
-    gpu,
-    mig,
-    node,
-    one_of,
-    place,
-    pool,
-    profile,
-    share,
-    slots,
-    whole,
-)
+from placement_acting import HOURS, book, book_host, place
+from placement_builders import gpu, mig, node, one_of, pool, profile, share, slots, whole
 
 from apportion.placement import DeviceAsk, Reason, Verdict
 from apportion.placement.search import SearchExhaustedError

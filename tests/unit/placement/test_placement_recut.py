@@ -1,7 +1,8 @@
 """A window that reaches past the time from which GPUs are kept to be cut otherwise is told so."""
 
 import pytest
-from placement_builders import ask, book, gpu, node, one_of, place, pool, slots, whole
+from placement_acting import ask, book, place
+from placement_builders import gpu, node, one_of, pool, slots, whole
 
 from apportion.placement import DeviceAsk, Offer, Selector
 

@@ -1,7 +1,8 @@
 """Which of equal GPUs: those that reach each other best; and what that is worth."""
 
 import pytest
-from placement_builders import HOURS, ask, book, gpu, mig, node, one_of, place, pool, slots, whole
+from placement_acting import HOURS, ask, book, place
+from placement_builders import gpu, mig, node, one_of, pool, slots, whole
 
 from apportion.placement import Ask, DeviceAsk, Offer, Topology, Verdict
 
