@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("startup", "main_job")
+NAMES = ("startup", "main_job", "layouts")
 REPLAYS = (
     "bench-openb",
     "bench-churn",

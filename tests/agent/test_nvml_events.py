@@ -41,7 +41,7 @@ def test_the_compute_instance_can_fail_after_the_gpu_instance_exists(on):
 
 def test_a_slow_call_keeps_nobody_else_waiting(on):
     machine = on()
-    machine.fail("nvmlDeviceGetUUID", delay_ms=400)
+    machine.fail("nvmlDeviceGetUUID", delay_ms=2000)
     code = """
 import pynvml, time
 pynvml.nvmlInit()
@@ -55,9 +55,8 @@ print("told")
     assert process.stdout.readline() == "ready\n"
     while machine.hits("nvmlDeviceGetUUID") == 0:
         assert time.monotonic() < began + 30
-    began = time.monotonic()
     pynvml.nvmlDeviceGetUUID(gpu())
-    assert time.monotonic() < began + 0.3
+    assert process.poll() is None, "it has come to its end before us"
     assert process.communicate(timeout=30)[0] == "told\n"
 
 

@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
 from guides import scripts
+
+# A guide is dozens of commands, each a process.
+pytestmark = pytest.mark.timeout(300)
 
 # What the guide says is denied.
 DENIED = {"--gpu-count 2": 1, "--name too-many": 1}

@@ -5,6 +5,9 @@ import re
 import pytest
 from guides import scripts, shell_at_server
 
+# A guide is dozens of commands, each a process.
+pytestmark = pytest.mark.timeout(300)
+
 # What the documents say is refused or has to wait.
 EXITS = {"--name second-4g": 1, "--isolation hardware": 1}
 

@@ -3,7 +3,11 @@
 import json
 import re
 
+import pytest
 from guides import ROOT, scripts
+
+# A guide is dozens of commands, each a process.
+pytestmark = pytest.mark.timeout(300)
 
 GUIDE = "docs/guides/fleet-as-code.md"
 

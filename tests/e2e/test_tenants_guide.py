@@ -1,6 +1,10 @@
 """The guide on access, word by word, and what each step leaves behind."""
 
+import pytest
 from guides import scripts
+
+# A guide is dozens of commands, each a process.
+pytestmark = pytest.mark.timeout(300)
 
 # What the guide says is denied.
 DENIED = {"--gpu-count 9": 1, "--region nyc1": 1, "--owned --token-file auditor.token": 1}
