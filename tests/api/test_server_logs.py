@@ -1,5 +1,6 @@
 """The log: a line of JSON an event, with the request it belongs to, and no secret."""
 
+import io
 import json
 import logging
 
@@ -52,6 +53,24 @@ def test_the_console_form_is_for_people(capsys):
     configure_logging("info", "console")
     structlog.get_logger("x").info("placed")
     assert "placed" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_colours_are_for_terminals_that_want_them(monkeypatch, capsys, no_color, coloured):
+    monkeypatch.setenv("NO_COLOR", no_color)
+    configure_logging("info", "console")
+    structlog.get_logger("x").info("placed")
+    assert "\x1b[" not in capsys.readouterr().err
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    configure_logging("info", "auto")
+    structlog.get_logger("x").info("placed")
+    assert ("\x1b[" in terminal.getvalue()) == coloured
 
 
 @pytest.mark.anyio

@@ -49,7 +49,7 @@ def test_a_tenant_that_cannot_be_acted_for_is_refused_by_its_flag_or_variable(cl
     assert said.err == "error: APPORTION_TENANT: no such tenant (given: 'nobody')\n"
     monkeypatch.delenv("APPORTION_TENANT")
     said = cli("tenant", "show", "nobody")
-    assert said.err == "error: ID: no such tenant (given: 'nobody')\n"
+    assert said.err.startswith("error: ID: no such tenant (given: 'nobody')")
 
 
 def test_a_quota_that_is_used_up_is_told_with_the_name_of_the_pool(cli, lent):
@@ -144,3 +144,21 @@ def test_doctor_asks_nobody_for_nodes_who_only_uses_what_others_offer(cli, lent)
         each["check"]: each for each in cli("doctor", *acting, "-o", "json").data["findings"]
     }
     assert (findings["nodes"]["result"], findings["nodes"]["hint"]) == ("ok", None)
+
+
+@pytest.mark.parametrize("noun", ["reservation", "series", "token", "tenant", "policy", "site"])
+def test_what_is_not_there_is_refused_with_the_list_that_has_it(cli, noun):
+    said = cli(noun, "show", "nobody")
+    assert (said.code, f"`apportion {noun} list` shows them" in said.err) == (1, True)
+    assert cli(noun, "list").code == 0
+
+
+def test_a_gang_is_told_which_of_its_members_has_no_room(cli, server):
+    pool = server.pool("H100", "mig", ("3g.40gb@4",), ("3g.40gb@4",))
+    ask = ("reserve", "--pool", pool.name, "--mig", "3g.40gb", "--for", "1h")
+    view = cli(*ask, "--gang", "3", "-o", "json").data
+    said = cli("reservation", "explain", view["id"])
+    assert "1 has no free 3g.40gb placement for member 3 of 3" in said.out
+    assert "ask for 2 of its members" in said.out
+    [told] = cli("reservation", "explain", view["id"], "-o", "json").data["pools"]
+    assert told["what"] == "3g.40gb placement for member 3 of 3"

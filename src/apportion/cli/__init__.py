@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn, Protocol, cast
 
-from apportion.errors import ApportionError, InvalidInputError
+from apportion.errors import ApportionError, InvalidInputError, NotFoundError
 
 NOUNS: Final[Mapping[str, str]] = {
     "up": "start the server, with its own database and a real fleet in it",
@@ -161,14 +161,17 @@ def _run_in_zone(noun: Noun, args: argparse.Namespace) -> int:
 
 
 def _run(noun: Noun, args: argparse.Namespace) -> int:
-    """Run a noun; a tenant that cannot be acted for is refused by the flag that named it."""
+    """Run a noun; what is not found is refused with the flag, or the list, that has it."""
     try:
         return noun.run(args)
-    except ApportionError as error:
+    except NotFoundError as error:
         flag: str | None = getattr(args, "tenant", None)
         acting = os.environ.get("APPORTION_TENANT") if flag is None else flag
+        what = error.message.removeprefix("no such ")
         if error.field == "tenant_id" and error.given == acting:
             error.field = "APPORTION_TENANT" if flag is None else "--tenant"
+        elif error.hint is None and what in NOUNS:
+            error.hint = f"`apportion {what} list` shows them"
         raise
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from typing import Final
 
 from apportion.errors import InvalidInputError
 from apportion.planning.asks import FractionalAsk
@@ -17,6 +18,10 @@ def whole_number(text: str) -> int:
     if len(text) > _LONGEST:
         raise argparse.ArgumentTypeError(f"is too large (given: {text[:60]!r})")
     return int(text)
+
+
+MIG_UNSAID: Final = "Where MIG can split them, say so: --mig-capable"
+"""What helps where a MIG profile is asked of GPUs of which nobody said that they have any."""
 
 
 def add_ask_limits(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from apportion.cli.arguments import (
+    MIG_UNSAID,
     add_ask_limits,
     add_capability_arguments,
     capabilities,
@@ -82,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     result = bin_pack(asks, args.gpus, caps, strategy=args.strategy, time_limit=limit)
     if args.output == "table":
         lines = _report(result, caps)
+        if args.pool is None and any(entry.code == "no_mig" for entry in result.unplaced):
+            lines.append(MIG_UNSAID)
         if is_model_assumed(asks, caps):
             lines.append(f"no --gpu-model given: {ASSUMED_MODEL} assumed")
         sys.stdout.write("\n".join(lines) + "\n")

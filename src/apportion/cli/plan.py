@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from apportion.cli.arguments import (
+    MIG_UNSAID,
     add_ask_limits,
     add_capability_arguments,
     capabilities,
@@ -13,7 +14,7 @@ from apportion.cli.arguments import (
     whole_number,
 )
 from apportion.cli.output import add_output_argument, print_data
-from apportion.errors import InvalidInputError
+from apportion.errors import InvalidInputError, InvalidStateError
 from apportion.planning.asks import FractionalAsk
 from apportion.planning.capabilities import ASSUMED_MODEL, ClusterGpuCaps
 from apportion.planning.mechanisms import MechanismChoice, select_mechanism
@@ -64,7 +65,12 @@ def run(args: argparse.Namespace) -> int:
         allow_larger=args.allow_larger,
     )
     _check_record_arguments(args)
-    choice = select_mechanism(ask, caps)
+    try:
+        choice = select_mechanism(ask, caps)
+    except InvalidStateError as error:
+        if error.details["reason"] == "no_mig" and args.pool is None:
+            error.hint = MIG_UNSAID
+        raise
     rendered = _render(args.target, choice, caps, ask.label)
     if args.record:
         _record(args, choice)

@@ -60,6 +60,7 @@ async def identify_node(request: Request, operation: str) -> Caller:
     if given != caller.node_id:
         raise NotFoundError("no such node", field="node_id", given=given)
     request.state.proof = proof
+    request.state.routine = True
     return caller
 
 

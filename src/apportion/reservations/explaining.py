@@ -140,6 +140,8 @@ def _pool(
     reasons = [_why(each, index) for each in findings]
     quota = None if short is None else _lack(short.key, short.quota, short.amount)
     what = _what(draft)
+    if draft.members > 1 and pool.id in seen.verdicts:
+        what = f"{what} for member {seen.verdicts[pool.id].placed + 1} of {draft.members}"
     if quota is not None:
         message = f"the quota of {quota.resource} lacks {quota.missing}"
     else:
@@ -240,7 +242,7 @@ _MESSAGES: Final = {
     "raise_quota": "{who}raise the quota of {of} on {name}: {by}",
     "smaller_profile": "ask for {profile}",
     "larger_profile": "ask for {profile}, which is more",
-    "fewer_members": "ask for {members} members",
+    "fewer_members": "ask for {members} of its members",
     "fewer_pieces": "ask for {count} of it",
     "fewer_units": "ask for {units} units a piece",
     "fewer_vcpus": "ask for {vcpu} CPUs",

@@ -1,6 +1,7 @@
 """The log: one line an event on stderr, JSON for machines, with the request id if there is one."""
 
 import logging
+import os
 import sys
 from typing import Any, Final
 
@@ -19,9 +20,12 @@ _LEVELS: Final = {
 def configure_logging(level: LogLevel = "info", form: LogFormat = "auto") -> None:
     """Set up the log of this process; ``auto`` is JSON unless stderr is a terminal.
 
-    What uvicorn, psycopg and other libraries log goes the same way.
+    Colours are for terminals alone, and not where NO_COLOR is set. What uvicorn, psycopg and other
+    libraries log goes the same way.
     """
-    console = form == "console" or (form == "auto" and sys.stderr.isatty())
+    terminal = sys.stderr.isatty()
+    console = form == "console" or (form == "auto" and terminal)
+    colours = terminal and not os.environ.get("NO_COLOR")
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
@@ -39,7 +43,7 @@ def configure_logging(level: LogLevel = "info", form: LogFormat = "auto") -> Non
         cache_logger_on_first_use=False,
     )
     last: list[Any] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(colors=colours)]
         if console
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

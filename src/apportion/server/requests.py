@@ -1,5 +1,6 @@
 """Around every request: its id, one line in the log, and an answer even when we fail."""
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from apportion.errors import ApportionError
 _ID_HEADER: Final = "X-Request-ID"
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _NANOSECONDS: Final = 1000
+_OK: Final = 200
 
 _log: Final = structlog.get_logger()
 
@@ -24,6 +26,7 @@ class Requests:
 
     A caller's own X-Request-ID is kept when it is plain (letters, digits, ``._:-``, at most 100
     characters): it goes into logs and events. The log has no token, no body and no query string.
+    What nodes say again and again, and is taken in, is told at level debug: it buries the rest.
     """
 
     def __init__(self, app: ASGIApp, new_id: Callable[[], str]) -> None:
@@ -65,10 +68,16 @@ class Requests:
             await respond(fault, request_id)(scope, receive, note)
         finally:
             micros = (time.perf_counter_ns() - began) // _NANOSECONDS
-            _log.info(
+            _log.log(
+                _level(scope, status),
                 "request",
                 method=scope["method"],
                 path=scope["path"],
                 status=status,
                 duration_us=micros,
             )
+
+
+def _level(scope: Scope, status: int | None) -> int:
+    """Say how loudly a request is told."""
+    return logging.DEBUG if status == _OK and "routine" in scope["state"] else logging.INFO

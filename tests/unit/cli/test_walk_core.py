@@ -80,3 +80,17 @@ def test_no_simulated_nodes_are_refused_before_anything_is_started(
 def test_a_port_is_read_as_any_other_number(capsys):
     assert main(["up", "--port", "abc"]) == 2
     assert "must be a whole number such as 4 (given: 'abc')" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("plan", "a", "--mig", "3g.40gb"), ("pack", "--ask", "a:3g.40gb", "--gpus", "1")],
+    ids=["plan", "pack"],
+)
+def test_who_forgot_to_say_that_mig_can_split_the_gpus_is_told_how(words, capsys):
+    model = ("--gpu-model", "H100-SXM5-80GB")
+    assert main([*words, *model]) == 1
+    said = capsys.readouterr()
+    assert "say so: --mig-capable" in said.out + said.err
+    assert main([*words, *model, "--mig-capable"]) == 0
+    assert "--mig-capable" not in capsys.readouterr().out

@@ -1,11 +1,16 @@
-"""The part of `nvidia-smi` that has no other way: GPU resets, and the length of time slices."""
+"""The part of `nvidia-smi` that has no other way: GPU resets, and the length of time slices.
+
+And `-L`, because whoever has got a GPU looks for it first.
+"""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from apportion.errors import InvalidStateError
 from apportion.testing.nvml.layout import Gpu
@@ -22,13 +27,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="nvidia-smi")
     parser.add_argument("verb", nargs="?", choices=["compute-policy"])
     parser.add_argument("-r", "--gpu-reset", action="store_true")
-    parser.add_argument("-i", "--id", required=True)
+    parser.add_argument("-L", "--list-gpus", action="store_true")
+    parser.add_argument("-i", "--id")
     parser.add_argument("-l", "--list", action="store_true")
     parser.add_argument("--set-timeslice", type=int, choices=range(len(_LENGTHS)))
     args = parser.parse_args(arguments)
     if STATE_VARIABLE not in os.environ:
         sys.stdout.write("NVIDIA-SMI has failed because it couldn't communicate with the driver.\n")
         return _NO_DRIVER
+    if args.list_gpus:
+        return _list_gpus()
+    if args.id is None:
+        parser.error("-i/--id is needed for all but -L")
     machine = Simulation(Path(os.environ[STATE_VARIABLE]).parent)
     now = machine.read()
     gpus = now.gpus[: now.gpu_count]
@@ -41,6 +51,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.set_timeslice is not None:
         return _set_time_slice(machine, number, args.set_timeslice)
     return _reset(machine, number, _bus_id(gpus[number]))
+
+
+def _list_gpus() -> int:
+    """List GPUs and their instances through the library, as the vendor's does."""
+    nvml: Any = import_module("pynvml")
+    nvml.nvmlInit()
+    for number in range(nvml.nvmlDeviceGetCount()):
+        gpu = nvml.nvmlDeviceGetHandleByIndex(number)
+        name, uuid = nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetUUID(gpu)
+        sys.stdout.write(f"GPU {number}: {name} (UUID: {uuid})\n")
+        for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            with suppress(nvml.NVMLError_NotFound):  # indices have holes
+                mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+                profile = nvml.nvmlDeviceGetName(mig).rpartition(" ")[2]
+                uuid = nvml.nvmlDeviceGetUUID(mig)
+                sys.stdout.write(f"  MIG {profile:<12}Device {index:>2}: (UUID: {uuid})\n")
+    return 0
 
 
 def _is(gpu: Gpu, number: int, name: str) -> bool:
