@@ -138,6 +138,28 @@ def test_what_is_drawn_of_a_pool_are_its_first_gpus(cli, server):
     assert re.findall(rf"{pool.name}-n GPU \d", drawn) == first
 
 
+def test_what_others_hold_is_drawn_as_held(cli, lent):
+    pool, acting = lent
+    draw = ("pool", "show", pool.name, "--draw")
+    assert "1g.10gb free" in cli(*draw).out.replace("a = ", "")
+    ask = ("reserve", "--pool", pool.name, "--mig", "1g.10gb", "--for", "1h", "--name", "theirs")
+    assert cli(*ask, *acting).code == 0
+    ours = ("reserve", "--pool", pool.name, "--mig", "3g.40gb", "--for", "1h", "--name", "ours")
+    assert cli(*ours).code == 0
+    seen = {who: cli(*draw, *flags).out for who, flags in (("owner", ()), ("user", acting))}
+    assert "1g.10gb theirs" in seen["owner"]
+    assert "3g.40gb ours" in seen["owner"]
+    assert "1g.10gb theirs" in seen["user"]
+    assert "3g.40gb reserved" in seen["user"]
+    assert "ours" not in seen["user"]
+    assert all("gb free" not in text for text in seen.values())
+    [told] = cli(*draw, *acting, "-o", "json").data["gpus"]
+    assert {(each["what"], each["name"]) for each in told["holders"]} == {
+        ("reservation", "theirs"),
+        ("reserved", None),
+    }
+
+
 def test_doctor_asks_nobody_for_nodes_who_only_uses_what_others_offer(cli, lent):
     _, acting = lent
     findings = {

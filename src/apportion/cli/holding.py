@@ -4,66 +4,64 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nsmallest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from apportion.cli.listing import data_of
-from apportion.cli.pictures import label, picture, title
+from apportion.cli.pictures import label, picture, profile_there, title
 
 if TYPE_CHECKING:
     from apportion.client import Client
     from apportion.nodes.schemas import AtomView, GpuView
     from apportion.pools.schemas import PoolView
+    from apportion.reservations.window_schemas import CalendarWindow
 
 _PAGE = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A reservation that has units of a GPU now."""
-
-    units: str
-    reservation_id: str
-    name: str | None
-    attributes: Mapping[str, object]
+_OTHERS: Final = {"reserved": "reserved", "partition": "a change of its cut"}
+"""What holds units, where that is no reservation that the caller may see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldGpu:
-    """A GPU, its atoms and its holders."""
+    """A GPU, its atoms, and the windows of those who have a part of it now."""
 
     gpu: "GpuView"
     atoms: "Sequence[AtomView]"
-    holders: Sequence[Holder]
+    windows: "Sequence[CalendarWindow]"
+    now: datetime
 
     def lines(self) -> list[str]:
         """Draw it under its title."""
         labels = {
-            each.units: label(each.attributes, each.name or each.reservation_id)
-            for each in self.holders
+            each.units: label(profile_there(self.atoms, each.units), _holder(each, self.now))
+            for each in self.windows
         }
         return [title(self.gpu), *picture(self.gpu, self.atoms, labels, free="free")]
 
     def data(self) -> Mapping[str, object]:
         """Give the GPU's fields, and its holders."""
         holders = [
-            {"units": each.units, "reservation_id": each.reservation_id, "name": each.name}
-            for each in self.holders
+            {
+                "units": each.units,
+                "what": each.what,
+                "reservation_id": each.reservation_id,
+                "name": each.name,
+            }
+            for each in self.windows
         ]
         return {**data_of(self.gpu), "holders": holders}
 
 
 def held_gpus(
-    client: "Client", pool: "PoolView", now: datetime, *, node: str | None, limit: int
+    client: "Client", pool: "PoolView", *, node: str | None, limit: int
 ) -> Iterator[HeldGpu]:
     """Give at most so many of the pool's GPUs, by node and index, with who holds what now.
 
-    Reads all live reservations of the pool, page by page, and keeps what concerns these GPUs.
+    Their calendars tell it, which know of everybody: reservations are listed of one tenant alone.
     """
-    gpus = first_gpus(client, pool, node=node, limit=limit)
-    holders = _holders(client, pool, now, {gpu.id for gpu in gpus})
-    for gpu in gpus:
-        atoms = atoms_of(client, gpu)
-        yield HeldGpu(gpu=gpu, atoms=atoms, holders=holders.get(gpu.id, ()))
+    for gpu in first_gpus(client, pool, node=node, limit=limit):
+        calendar = client.get_gpu_calendar(gpu.id)
+        held = [each for each in calendar.windows if each.start <= calendar.start]
+        yield HeldGpu(gpu=gpu, atoms=atoms_of(client, gpu), windows=held, now=calendar.start)
 
 
 def first_gpus(
@@ -84,21 +82,7 @@ def atoms_of(client: "Client", gpu: "GpuView") -> "list[AtomView]":
     return list(client.list_atoms(gpu_id=gpu.id, class_="gpu.mig", limit=_PAGE).all())
 
 
-def _holders(
-    client: "Client", pool: "PoolView", now: datetime, gpu_ids: set[str]
-) -> dict[str, list[Holder]]:
-    holders: dict[str, list[Holder]] = {}
-    live = client.list_reservations(
-        pool_id=pool.id, states=["placed", "active", "ending"], limit=_PAGE
-    )
-    for view in live.all():
-        for booking in view.bookings:
-            if booking.gpu_id in gpu_ids and booking.covers(now):
-                holder = Holder(
-                    units=booking.units,
-                    reservation_id=view.id,
-                    name=view.name,
-                    attributes=booking.attributes,
-                )
-                holders.setdefault(booking.gpu_id, []).append(holder)
-    return holders
+def _holder(window: "CalendarWindow", now: datetime) -> str:
+    """Say who has it; one whose window is over keeps it, or is cleaned up after."""
+    who = window.name or window.reservation_id or _OTHERS[window.what]
+    return who if window.end is None or now < window.end else f"{who} (over)"

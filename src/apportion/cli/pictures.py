@@ -1,6 +1,6 @@
 """Pictures of a server's GPUs: what each is cut into, and who holds what."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from apportion.cli.draw import Cell, can_draw_boxes, draw_gpu
@@ -39,30 +39,55 @@ def picture(
     ]
     masks = [mask for _, mask in profiles]
     possible = sum(mask.bit_count() for mask in masks) > _union(masks).bit_count()
-    cut = {
-        mask: _profile(atom)
-        for atom, mask in profiles
-        if not possible or "migUuid" in atom.attributes
-    }
+    cut = {mask: atom for atom, mask in profiles if not possible or "migUuid" in atom.attributes}
     held = {from_multirange(text) & every: words for text, words in holders.items()}
     cells = [Cell(label=words, mask=mask) for mask, words in held.items()]
     taken = _union(held)
-    left = {mask: profile for mask, profile in cut.items() if not mask & taken}
-    cells += [Cell(label=_words(profile, free), mask=mask) for mask, profile in left.items()]
+    left = {mask: atom for mask, atom in cut.items() if not mask & taken}
+    cells += [Cell(label=_of_nobody(atom, free), mask=mask) for mask, atom in left.items()]
     rest = every & ~(taken | _union(left))
+    if free is not None and possible:
+        cells += _kept(profiles, rest)
+        rest &= ~_union(cell.mask for cell in cells)
     if rest:
         of_rest = "not cut" if cut and not possible else free or "not shown"
         cells.append(Cell(label=of_rest, mask=rest))
     return draw_gpu(units, cells, colour=wants_colour(), boxes=can_draw_boxes())
 
 
-def label(attributes: Mapping[str, object], holder: str) -> str:
-    """Write what somebody has, and who.
+def _of_nobody(atom: "AtomView", free: str | None) -> str:
+    """Label an instance that nobody holds, or of which nobody looked whether one does."""
+    if free is None:
+        return _profile(atom)
+    return f"{_profile(atom)} {free if atom.bookable else atom.reason}"
 
-    The booking says which profile that is: its units alone do not, two profiles may lie on them.
-    """
-    profile = attributes.get("migProfile")
+
+def _kept(places: "Sequence[tuple[AtomView, int]]", rest: int) -> Iterator[Cell]:
+    """Give the units where nothing can be made, by the reason: a foreign instance, say."""
+    bookable = _union(mask for atom, mask in places if atom.bookable)
+    reasons: dict[str, int] = {}
+    for atom, mask in places:
+        kept = mask & rest & ~bookable
+        if atom.reason is not None and kept:
+            reasons[atom.reason] = reasons.get(atom.reason, 0) | kept
+            rest &= ~kept
+    yield from (Cell(label=reason, mask=mask) for reason, mask in reasons.items())
+
+
+def label(profile: str | None, holder: str) -> str:
+    """Write what somebody has, where that is an instance of a profile, and who."""
     return holder if profile is None else f"{profile} {holder}"
+
+
+def profile_there(atoms: "Sequence[AtomView]", units: str) -> str | None:
+    """Return the profile of the instance on these units, where that can be told.
+
+    Two profiles may lie on the same units: then the one whose instance is there, if any is.
+    """
+    there = [atom for atom in atoms if atom.class_ == "gpu.mig" and atom.units == units]
+    if len(there) > 1:
+        there = [atom for atom in there if "migUuid" in atom.attributes]
+    return _profile(there[0]) if len(there) == 1 else None
 
 
 def _units(gpu: "GpuView") -> int:
@@ -75,10 +100,6 @@ def _units(gpu: "GpuView") -> int:
 
 def _profile(atom: "AtomView") -> str:
     return str(atom.attributes["migProfile"])
-
-
-def _words(*parts: str | None) -> str:
-    return " ".join(part for part in parts if part)
 
 
 def _union(masks: Iterable[int]) -> int:

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -157,7 +156,7 @@ def _held(args: argparse.Namespace, client: "Client", pool: "PoolView") -> "list
             "is out of range", field="--limit", given=most, allowed=f"1 to {LIMIT_MAX}"
         )
     with naming({"node": "--node"}):
-        return list(held_gpus(client, pool, datetime.now(UTC), node=args.node, limit=most))
+        return list(held_gpus(client, pool, node=args.node, limit=most))
 
 
 def _drawn_most(args: argparse.Namespace) -> int:

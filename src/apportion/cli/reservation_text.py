@@ -183,7 +183,7 @@ def _pictures(client: "Client", view: "ReservationView") -> Iterator[str]:
         return
     ours: dict[str, dict[str, str]] = {}
     for booking in view.bookings:
-        words = label(booking.attributes, view.name or "this reservation")
+        words = label(booking.attributes.get("migProfile"), view.name or "this reservation")
         ours.setdefault(booking.gpu_id, {})[booking.units] = words
     for node in dict.fromkeys(booking.node for booking in view.bookings):
         gpus = client.list_gpus(pool_id=view.pool_id, node=node, limit=1000).items

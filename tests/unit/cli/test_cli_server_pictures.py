@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.cli.pictures import label, picture, title
+from apportion.cli.pictures import label, picture, profile_there, title
 from apportion.nodes.schemas import AtomView, GpuView
 
 
@@ -112,7 +112,7 @@ def test_of_places_that_are_merely_possible_only_what_is_held_or_there_is_drawn(
 def test_of_two_profiles_on_the_same_units_the_one_that_is_held_is_named():
     possible = [atom("2g.20gb", "{[0,2)}"), atom("1g.20gb", "{[0,2)}")]
     for profile, other in (("2g.20gb", "1g.20gb"), ("1g.20gb", "2g.20gb")):
-        held = {"{[0,2)}": label({"migProfile": profile}, "this")}
+        held = {"{[0,2)}": label(profile, "this")}
         drawn = "\n".join(picture(gpu("mig", 9), possible, held, free=None))
         assert f"{profile} this" in drawn
         assert other not in drawn
@@ -125,4 +125,34 @@ def test_of_two_profiles_on_the_same_units_the_one_that_is_there_is_named():
 
 
 def test_what_has_no_profile_is_labelled_by_its_holder():
-    assert label({"vramGiB": 80}, "ana") == "ana"
+    assert label(None, "ana") == "ana"
+
+
+def test_the_profile_on_some_units_is_told_where_one_can_be_told():
+    atoms = [atom("2g.20gb", "{[0,2)}"), atom("1g.20gb", "{[0,2)}"), atom("3g.40gb", "{[4,8)}")]
+    assert profile_there(atoms, "{[4,8)}") == "3g.40gb"
+    assert profile_there(atoms, "{[0,2)}") is None
+    assert profile_there(atoms, "{[0,)}") is None
+    atoms[1].attributes["migUuid"] = "MIG-1"
+    assert profile_there(atoms, "{[0,2)}") == "1g.20gb"
+
+
+def test_what_cannot_be_booked_is_not_called_free():
+    foreign = [atom("1g.10gb", "{[6,7)}"), atom("3g.40gb", "{[4,8)}")]
+    for each in foreign:
+        each.bookable, each.reason = False, "foreign_instance"
+    foreign[0].attributes["migUuid"] = "MIG-1"
+    possible = [*foreign, atom("3g.40gb", "{[0,4)}"), atom("1g.10gb", "{[4,5)}")]
+    drawn = "\n".join(picture(gpu("mig", 9), possible, {}, free="free"))
+    assert "1g.10gb foreign_instance" in drawn
+    assert body(picture(gpu("mig", 9), possible, {}, free="free"))[0] == "free"
+    del foreign[0].attributes["migUuid"]
+    assert body(picture(gpu("mig", 9), possible, {}, free="free")) == ["free", "foreign_instance"]
+    assert body(picture(gpu("mig", 9), possible, {}, free=None)) == ["not shown"]
+
+
+def test_an_instance_of_a_fixed_layout_that_cannot_be_booked_says_why():
+    atoms = [atom("3g.40gb", "{[0,4)}"), atom("3g.40gb", "{[4,8)}")]
+    atoms[0].bookable, atoms[0].reason = False, "node_stale"
+    cells = body(picture(gpu("mig", 9), atoms, {}, free="free"))
+    assert cells == ["3g.40gb node_stale", "3g.40gb free"]
