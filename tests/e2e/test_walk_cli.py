@@ -184,3 +184,37 @@ def test_a_gang_is_told_which_of_its_members_has_no_room(cli, server):
     assert "ask for 2 of its members" in said.out
     [told] = cli("reservation", "explain", view["id"], "-o", "json").data["pools"]
     assert told["what"] == "3g.40gb placement for member 3 of 3"
+
+
+def test_hours_of_a_planned_change_can_be_read(cli, server):
+    pool = server.pool("H100", "mig", ("3g.40gb@4",), ("3g.40gb@4",))
+    ask = ("reserve", "--pool", pool.name, "--mig", "3g.40gb", "--for", "7h", "-o", "json")
+    assert cli(*ask).data["state"] == "active"
+    plan = ("layout", "plan", pool.name, "all-1g.10gb")
+    said = cli(*plan).out
+    assert re.search(r"idle while held +\d+\.\d\d GPU hours at most\n", said)
+    assert re.search(rf"{pool.name}-n .* \d+\.\d\d\n", said)
+    assert "/" in cli(*plan, "-o", "json").data["idle_gpu_hours"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("--from", "9"), "--from: is no time of day (given: '9'); allowed: HH:MM such as 09:00"),
+        (("--to", "24:00"), "--to: is no time of day (given: '24:00')"),
+        (("--until", "friday"), "--until: is no date (given: 'friday'); allowed: YYYY-MM-DD"),
+        (("--starting", "1.1.2036"), "--starting: is no date (given: '1.1.2036')"),
+    ],
+)
+def test_times_of_a_series_are_refused_in_words(cli, server, change, said):
+    pool = server.pool("H100", "mig", ("3g.40gb@4",))
+    flags = {"--every": "weekday", "--from": "9:00", "--to": "17:00", "--zone": "Europe/Berlin"}
+    flags |= {"--starting": "2036-01-01", "--until": "2036-01-09"}
+    ask = ("reserve", "--pool", pool.name, "--mig", "3g.40gb")
+
+    def words(given):
+        return [word for pair in given.items() for word in pair]
+
+    refused = cli(*ask, *words(flags | dict([change])))
+    assert (refused.code, said in refused.err) == (2, True)
+    assert "from 09:00 to 17:00" in cli(*ask, *words(flags)).out

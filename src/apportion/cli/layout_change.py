@@ -15,6 +15,7 @@ from apportion.cli.showing import fact_lines, next_lines, print_view
 from apportion.cli.times import short_time
 from apportion.cli.unheard import unheard
 from apportion.errors import InvalidInputError
+from apportion.quantities.shares import decimal_text
 
 if TYPE_CHECKING:
     from apportion.client import Client
@@ -132,7 +133,7 @@ def _plan_facts(plan: "LayoutPlan", pool: "PoolView") -> list[str]:
         "no end known": plan.open_ended or None,
         "last free": short_time(plan.last_from),
         "not heard of": _unheard(plan),
-        "idle while held": f"{plan.idle_gpu_hours} GPU hours at most",
+        "idle while held": f"{decimal_text(plan.idle_gpu_hours, 2)} GPU hours at most",
         "demand": f"{fit}, {demand.fit_now:,} as it is" if demand.waiting else "nothing waits",
     }
     return fact_lines(pool.name, facts)
@@ -150,7 +151,7 @@ def _plan_rows(plan: "LayoutPlan") -> Iterator[str]:
             node.name,
             short_time(node.free_from) or "unknown",
             ", ".join(node.open_ended or node.held_by) or "nobody",
-            node.idle_hours,
+            None if node.idle_hours is None else decimal_text(node.idle_hours, 2),
         )
         for node in plan.nodes[:_SHOWN_MAX]
     ]

@@ -1,6 +1,7 @@
 """The window that a command asks for: its flags, read in the user's zone."""
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -89,15 +90,32 @@ def asked_recurrence(args: argparse.Namespace) -> Mapping[str, object]:
     for flag, value in (("--before", args.before), ("--after", args.after)):
         if value is not None:
             raise InvalidInputError("is no part of --every", field=flag, allowed=_EVERY)
-    starting = {} if args.starting is None else {"from": args.starting}
+    starting = {} if args.starting is None else {"from": _date(args.starting, "--starting")}
     return {
         "days": _DAYS.get(args.every) or args.every.split(","),
-        "start": args.start,
-        "end": args.to,
+        "start": _clock(args.start, "--from"),
+        "end": _clock(args.to, "--to"),
         "zone": None if zone is None else zone.key,
-        "until": args.until,
+        "until": _date(args.until, "--until"),
         **starting,
     }
+
+
+def _clock(text: str, flag: str) -> str:
+    """Read a time of day as people write it: 9:00 is 09:00."""
+    if re.fullmatch("([0-9]|[01][0-9]|2[0-3]):[0-5][0-9]", text) is None:
+        raise InvalidInputError(
+            "is no time of day", field=flag, given=text, allowed="HH:MM such as 09:00"
+        )
+    return text.zfill(len("09:00"))
+
+
+def _date(text: str, flag: str) -> str:
+    if re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", text) is None:
+        raise InvalidInputError(
+            "is no date", field=flag, given=text, allowed="YYYY-MM-DD such as 2026-12-31"
+        )
+    return text
 
 
 def start_flag(args: argparse.Namespace) -> str:

@@ -133,7 +133,7 @@ def limit_reason(rollout: Row) -> Mapping[str, Any]:
     limit = at_once(rollout)
     return why(
         "rollout_limited",
-        f"{limit} nodes of the pool change at once, and as many do",
+        f"the pool lets {limit} of its nodes change at once, and as many do",
         at_once=limit,
         nodes=rollout["nodes"],
     )
