@@ -33,6 +33,8 @@ SHARES = {"1g.10gb": Fraction(1, 7), "2g.20gb": Fraction(2, 7), "3g.40gb": Fract
 GPUS = {"large": 3, "small": 1}
 PARENTS = {"root": None, "acme": "root", "lab": "acme"}
 UNLIMITED = None
+NEVER = "0s"
+"""Whoever waits long gets a start in the future, and is charged for it: the model knows none."""
 EVERYTHING = ("gpu", "gpu.mig", "gpu.slot", "gpu.share", "vcpu", "memoryGiB", "gpuEquivalents")
 
 
@@ -170,11 +172,12 @@ class Sharing(RuleBasedStateMachine):
         self.pools = {}
         for name, many in GPUS.items():
             gpus = [gpu("H100", index, node=name) for index in range(many)]
-            self.pools[name] = await world.pool(pool_of("H100", name=name), inventory(name, *gpus))
+            wanted = pool_of("H100", name=name, reserveAfter=NEVER)
+            self.pools[name] = await world.pool(wanted, inventory(name, *gpus))
         cuts = ("1g.10gb@0", "1g.10gb@1", "2g.20gb@2", "3g.40gb@4")
         cut = gpu("H100", 0, *cuts, node="cut")
         self.pools["cut"] = await world.pool(
-            pool_of("H100", "mig", name="cut"), inventory("cut", cut)
+            pool_of("H100", "mig", name="cut", reserveAfter=NEVER), inventory("cut", cut)
         )
         self.tenants = {"root": world.caller}
         for name, above in PARENTS.items():
