@@ -120,6 +120,22 @@ def hand_out(client):
     say("released")
 
 
+def stay_on(client, end):
+    """Hand out a GPU till then to who does not leave, and reserve it from then on."""
+    pool = client.create_pool(pool_of("H100", name="stays"))
+    node = SimulatedNode("e1", "H100")
+    node_id = client.join_node(pool.id, node.inventory()).id
+    node.read(client.get_spec(node_id))
+    node.apply()
+    client.report_node(node_id, node.report())
+    held = client.create_reservation(ask(pool.id, device(), duration="1h"))
+    said = {"allocation_id": f"{held.id}.0", "state": "bound", "at": "2026-03-02T09:00:00Z"}
+    report = node.report().model_dump(by_alias=True)
+    said["device"] = {"uuid": "GPU-e1-0"}
+    client.report_node(node_id, {**report, "allocations": [said]})
+    client.create_reservation(ask(pool.id, device(), start=end, duration="4h"))
+
+
 @pytest.fixture
 def story(with_client, clock, runtime, reservations):
     """Let everything happen once."""
@@ -164,6 +180,7 @@ def story(with_client, clock, runtime, reservations):
         assert client.defragment_pool(spread.id, {"free_gpus": True, "apply": True}).moves
         plan_series(client, pool)
         hand_out(client)
+        stay_on(client, later)
         join_and_pass(client, machine)
         hook_on_and_off(client)
         return pool

@@ -56,13 +56,14 @@ def test_every_event_type_is_documented():
     written |= in_code(
         r'"((?:node|reservation|pool|quota)\.(?:joined|reported|started|ended|failed))"'
     )
-    written |= in_code(r'"(node\.mig\.\w+|reservation\.device_\w+)"')
+    written |= in_code(r'"(node\.mig\.\w+|reservation\.(?:device_\w+|ending))"')
     written |= {f"node.mig.{name}" for name in in_code(r'\.move\(\s*"(\w+)"')}
     assert first_cells("events.md", "Types") == written
 
 
 def test_every_reason_of_a_reservation_is_documented():
     own = in_code(r"'code', '(\w+)'") | in_code(r'"code": "(\w+)"') | {"released", "cancelled"}
+    own |= in_code(r'OVERRUN: Final = "(\w+)"')
     assert first_cells("reservations.md", "Reasons") == own | set(HELP)
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 import pytest
@@ -142,6 +142,56 @@ def test_a_command_outlives_its_server_and_keeps_what_it_has(world, run):
     view = world.client.get_reservation(command.reservation)
     assert (view.state in ("ending", "ended"), view.reason["code"]) == (True, "released")
     world.until(lambda: world.client.get_reservation(view.id).state == "ended")
+    world.until(lambda: world.instances() == [])
+
+
+def pause_until(instant):
+    time.sleep(max(0.0, (instant - datetime.now(UTC)).total_seconds()))
+
+
+def test_what_could_not_be_kept_longer_while_the_server_was_away_is_when_it_is_back(world, run):
+    command = run("--mig", "1g.10gb", "--for", "60s")
+    device = command.began()
+    end = world.client.get_reservation(command.reservation).end
+    kill(world.server.process)
+    command.hears("it stays as it is meanwhile")
+    # It asks for more when a quarter is left; nobody answers, and what was promised holds.
+    pause_until(end - timedelta(seconds=13))
+    assert command.process.poll() is None
+    assert [uuid for _, _, uuid in world.instances()] == [device]
+    assert "is kept until" not in command.said
+    world.revive()
+    command.hears("is kept until")
+    assert datetime.now(UTC) < end
+    command.enough()
+    assert command.end() == 7
+    told = world.client.list_events(subject=command.reservation).items
+    [longer] = [each.data["end"] for each in told if each.type == "reservation.extended"]
+    assert datetime.fromisoformat(longer) == end + timedelta(seconds=60)
+    world.until(lambda: world.instances() == [])
+
+
+def test_a_command_whose_time_is_up_while_the_server_is_away_is_ended_on_time(world, run):
+    command = run("--mig", "1g.10gb", "--for", "12s")
+    assert command.began().startswith("MIG-")
+    end = world.client.get_reservation(command.reservation).end
+    kill(world.server.process)
+    command.hears("its time is up")
+    assert end <= datetime.now(UTC) < end + timedelta(seconds=10)
+    deadline = time.monotonic() + 60
+    while world.handed_out():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    world.revive()
+    assert command.end() == 128 + signal.SIGTERM
+    view = world.until(
+        lambda: (
+            found
+            if (found := world.client.get_reservation(command.reservation)).state == "ended"
+            else None
+        )
+    )
+    assert (view.reason["code"], view.end) == ("expired", end)
     world.until(lambda: world.instances() == [])
 
 

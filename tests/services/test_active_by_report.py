@@ -104,16 +104,18 @@ async def test_who_is_blocked_by_overrun_is_placed_until_the_one_before_has_left
     after = await place(whole, start=MONDAY + HOUR, duration="1h")
     await whole.say(**{key(held): BOUND})
     await world.tick(hours=1)
-    blocked = {"state": "waiting", "reason": "held_by_another", "message": f"{held.id}.0 has it"}
-    await whole.say(**{key(held): ENDING, key(after): blocked})
+    await whole.say(**{key(held): ENDING})
     await world.tick(seconds=1)
     assert await reason(world, held) == ("ending", "expired")
     view = await world.get(held)
     assert view.reason["held"]["code"] == "holder_still_there"
     assert await reason(world, after) == ("placed", "blocked_by_overrun")
-    await whole.say(**{key(held): {"state": "released"}, key(after): BOUND})
+    await whole.say(**{key(held): {"state": "released"}})
     await world.tick(seconds=1)
     assert await reason(world, held) == ("ended", "expired")
+    assert await reason(world, after) == ("placed", "device_asked")
+    await whole.say(**{key(after): BOUND})
+    await world.tick(seconds=1)
     assert await reason(world, after) == ("active", "started")
 
 

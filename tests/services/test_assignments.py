@@ -7,6 +7,7 @@ from partitions_world import LARGE, SMALL, Nodes
 
 from apportion.errors import ConflictError
 from apportion.reservations.schemas import ReservationUpdate
+from apportion.reservations.service import Reservations
 from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -116,12 +117,15 @@ async def test_what_is_over_makes_way_for_what_begins_before_a_tick_says_so(worl
     pool = await world.pool(pool_of("H100"))
     whole = Nodes(world, pool)
     await whole.join("n1", gpus=1, layout=None)
+    # A server that has looked before there was anything knows of no window that ends.
+    another = Reservations(world.runtime)
+    await another.lifecycle.advance()
     first = await world.create(ask(pool.id, device(), duration="1h"))
     generation, [asked] = await devices(whole)
     assert (asked["class"], asked["reservation_id"]) == ("gpu", first.id)
     assert "profile" not in asked
     world.clock.advance(hours=1)
-    second = await world.create(ask(pool.id, device(), open_ended=False, duration="1h"))
+    second = await another.create(world.caller, ask(pool.id, device(), duration="1h"))
     now, [asked] = await devices(whole)
     assert (now, asked["reservation_id"]) == (generation + 1, second.id)
     assert await world.findings() == []

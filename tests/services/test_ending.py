@@ -128,7 +128,7 @@ async def test_what_is_in_hands_is_kept_by_a_server_that_was_away_before_it_take
     await world.tick(hours=1)
     world.clock.advance(days=1)
     world.restart()
-    await world.reservations.lifecycle.keep_in_hands()
+    await world.reservations.lifecycle.end_due()
     assert (await place(whole, duration="1h")).state == "pending"
     assert (await world.get(held)).bookings[0].held_until == world.clock() + KEPT
 

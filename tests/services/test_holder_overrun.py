@@ -129,10 +129,10 @@ async def test_overrun_is_billed_to_nobody(whole):
     assert await world.gpu_hours() == 1
 
 
-async def test_the_next_one_on_the_same_units_is_told_who_it_waits_for(whole):
+async def test_the_next_one_that_is_asked_for_already_is_told_that_it_is_blocked(whole):
+    """The word of who is still there comes after the end; with the next tick way is made."""
     world, held = whole.world, await place(whole, duration="1h")
     after = await place(whole, start=MONDAY + HOUR, duration="1h")
-    await whole.say(**{key(held): {"state": "bound"}})
     await world.tick(hours=1)
     blocked = {"state": "waiting", "reason": "held_by_another", "message": f"{held.id}.0 has it"}
     await whole.say(**{key(held): ENDING, key(after): blocked})

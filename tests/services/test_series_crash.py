@@ -75,14 +75,18 @@ async def test_a_release_that_dies_leaves_all_windows_as_they_were(world, killer
 async def test_an_end_that_dies_hands_the_charge_over_once(world, killer, pool):
     await world.reservations.series.create(world.caller, series(pool))
     world.clock.advance(hours=8)
-    before = await all_rows(world)
+    stands = [await all_rows(world)]
 
     async def check():
-        assert await all_rows(world) == before
+        # It has not ended, or it has: what is looked for after that changes nothing here.
+        found = await all_rows(world)
+        if found != stands[-1]:
+            stands.append(found)
+        assert len(stands) <= 2
         assert await world.findings() == []
 
-    died, ended = await killer.at_each_statement(world.reservations.lifecycle.end_due, check)
-    assert (died > 4, ended) == (True, 1)
+    died, _ = await killer.at_each_statement(world.reservations.lifecycle.end_due, check)
+    assert (died > 4, len(stands)) == (True, 2)
     assert await world.used(pool) == {"gpu": 1, "vcpu": 2}
     charged = await world.rows("SELECT state, charges FROM reservations ORDER BY id")
     assert [row["state"] for row in charged] == ["ended", "placed", "placed"]

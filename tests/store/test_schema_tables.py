@@ -188,6 +188,10 @@ BROKEN = {
     "reservations": [
         ({"id": "res_2", "state": "queued"}, "reservations_state_known"),
         ({"id": "res_2", "state": "pending"}, "reservations_waiting_ends"),
+        (
+            {"id": "res_2", "delayed_from": "2027-01-01T00:00:00Z"},
+            "reservations_delayed_begins_later",
+        ),
         ({"id": "res_2", "reason": '{"message": "m"}'}, "reservations_reason_coded"),
         ({"id": "res_2", "candidates": []}, "reservations_candidates_given"),
         ({"id": "res_2", "candidates": ["pool_2"]}, "reservations_pool_is_candidate"),

@@ -405,6 +405,49 @@ SET during = tstzrange(
     changed_xid = pg_current_xact_id()
 WHERE reservation_id = %(id)s AND voided_at IS NULL;
 
+-- name: give_up
+-- Pieces that no node has handed out, on units that somebody is on whose own window was over before theirs
+-- began. They are taken back as from their beginning: nobody has had them but who is there.
+UPDATE bookings
+SET voided_at = lower(during), changed_xid = pg_current_xact_id()
+WHERE id IN (
+    SELECT mine.id
+    FROM assignments AS stays
+    JOIN nodes ON nodes.id = stays.node_id AND revoked_at IS NULL
+    JOIN bookings AS kept ON kept.id = stays.booking_id
+    JOIN bookings AS mine
+        ON mine.gpu_id = kept.gpu_id
+        AND mine.units && kept.units
+        AND lower(mine.planned) >= upper(kept.planned)
+    LEFT JOIN assignments AS own ON own.booking_id = mine.id
+    WHERE stays.in_hands
+        AND stays.state = 'withdrawn'
+        AND mine.reservation_id = ANY (%(ids)s)
+        AND mine.voided_at IS NULL
+        AND own.bound IS NULL
+)
+RETURNING reservation_id;
+
+-- name: put_off
+UPDATE bookings
+SET during = tstzrange(until, upper(during)),
+    planned = tstzrange(until, upper(planned)),
+    changed_xid = pg_current_xact_id()
+FROM unnest(%(ids)s::text[], %(until)s::timestamptz[]) AS new (id, until)
+WHERE reservation_id = new.id AND voided_at IS NULL;
+
+-- name: put_off_host
+UPDATE host_bookings
+SET during = tstzrange(until, upper(during)), changed_xid = pg_current_xact_id()
+FROM unnest(%(ids)s::text[], %(until)s::timestamptz[]) AS new (id, until)
+WHERE reservation_id = new.id AND voided_at IS NULL;
+
+-- name: lock_gpus_of_reservations
+SELECT 1 FROM gpus
+WHERE id IN (SELECT gpu_id FROM bookings WHERE reservation_id = ANY (%(ids)s) AND voided_at IS NULL)
+ORDER BY id
+FOR NO KEY UPDATE;
+
 -- name: lock_gpus_of_bookings
 SELECT 1 FROM gpus
 WHERE id IN (SELECT gpu_id FROM bookings WHERE id = ANY (%(ids)s))

@@ -4,7 +4,7 @@ Everything here runs in the caller's transaction. The order of locks is the same
 GPUs, bookings by (GPU, units), and last, elsewhere, quotas.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -84,6 +84,7 @@ __all__ = [
     "end_at",
     "end_host_at",
     "finish",
+    "give_up",
     "held_in_pool",
     "hold",
     "hold_gpus",
@@ -98,10 +99,12 @@ __all__ = [
     "live",
     "live_on",
     "lock_gpus_of",
+    "lock_gpus_under",
     "of_reservations",
     "on_gpus",
     "pieces_of",
     "places_of",
+    "put_off",
     "redeal",
     "release_partition_change",
     "shown_attributes",
@@ -330,6 +333,34 @@ async def lock_gpus_of(connection: Connection, booking_ids: Sequence[int]) -> No
     """Hold the GPUs that bookings lie on; precedes any change of the bookings."""
     if booking_ids:
         await connection.execute(_QUERIES["lock_gpus_of_bookings"], {"ids": list(booking_ids)})
+
+
+async def give_up(connection: Connection, reservation_ids: Sequence[str]) -> set[str]:
+    """Take back what reservations that are over never had, because somebody did not leave it.
+
+    Returns those of which there is any. Their nodes are held.
+    """
+    if not reservation_ids:
+        return set()
+    cursor = await connection.execute(_QUERIES["give_up"], {"ids": list(reservation_ids)})
+    return {row["reservation_id"] for row in await cursor.fetchall()}
+
+
+async def lock_gpus_under(connection: Connection, reservation_ids: Sequence[str]) -> None:
+    """Hold the GPUs that reservations lie on; precedes `put_off`."""
+    if reservation_ids:
+        parameters = {"ids": list(reservation_ids)}
+        await connection.execute(_QUERIES["lock_gpus_of_reservations"], parameters)
+
+
+async def put_off(connection: Connection, until: Mapping[str, datetime]) -> None:
+    """Let all that reservations have begin later, each before its end; their GPUs are held.
+
+    That nobody has been given any of it, which may have begun by the clock, is the caller's to see.
+    """
+    parameters = {"ids": list(until), "until": list(until.values())}
+    await connection.execute(_QUERIES["put_off"], parameters)
+    await connection.execute(_QUERIES["put_off_host"], parameters)
 
 
 async def end_at(connection: Connection, reservation_id: str, end: datetime) -> None:

@@ -60,6 +60,8 @@ def why(view: "ReservationView") -> Iterator[str]:
     """Give the reason as it stands; of what waits also what would help, and until when."""
     if not says_no_more(view):
         yield f"{view.reason['code']}: {view.reason.get('message')}"
+    if view.reason.get("code") == "blocked_by_overrun" and view.delayed_from is not None:
+        yield from _put_off(view, view.delayed_from)
     if held := view.reason.get("held"):
         yield f"{held['code']}: {held['message']} ({held['allocation_id']} on {held['on']})"
     if view.end_before is not None and view.state == "pending":
@@ -74,6 +76,13 @@ def why(view: "ReservationView") -> Iterator[str]:
 def says_no_more(view: "ReservationView") -> bool:
     """Tell whether its reason is that it is placed, which its state and its pool say already."""
     return view.reason.get("code") in (None, "placed")
+
+
+def _put_off(view: "ReservationView", delayed_from: datetime) -> Iterator[str]:
+    """Say when it was to begin, and when it begins at the soonest where nothing changes."""
+    yield f"it was to begin {both_zones(delayed_from)}"
+    if view.state == "placed" and view.start is not None:
+        yield f"its place is kept for it, and not free before {both_zones(view.start)}"
 
 
 def missing(view: "ReservationView") -> Iterator[str]:

@@ -141,8 +141,9 @@ def tell(line: str) -> None:
 
 def _line(view: "ReservationView", now: datetime) -> str:
     """Say where it stands and why, or when its window begins."""
-    if view.state == "placed" and view.start is not None and view.start > now:
-        return f"{view.id}: placed, begins {both_zones(view.start)}"
+    start = view.start if view.delayed_from is None else None
+    if view.state == "placed" and start is not None and start > now:
+        return f"{view.id}: placed, begins {both_zones(start)}"
     if says_no_more(view):
         return f"{view.id}: {view.reason.get('message')}"
     return f"{view.id}: {view.state}, {view.reason.get('code')}: {view.reason.get('message')}"

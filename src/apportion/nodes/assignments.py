@@ -98,6 +98,15 @@ async def withdraw(
     return held
 
 
+async def unask(connection: Connection, reservation_ids: Sequence[str]) -> None:
+    """Forget that nodes, which are held, were asked for what reservations have: it begins later.
+
+    They can be asked again. No node has said that it handed any of it out.
+    """
+    if reservation_ids:
+        await connection.execute(_QUERIES["unask"], {"ids": list(reservation_ids)})
+
+
 async def keep_in_hands(connection: Connection, now: datetime) -> None:
     """Keep what somebody may still be on from others for longer, as far as nobody else has it.
 

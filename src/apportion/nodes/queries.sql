@@ -565,6 +565,13 @@ WITH gone AS (
 )
 UPDATE nodes SET spec_generation = spec_generation + 1 WHERE id IN (SELECT node_id FROM gone);
 
+-- name: unask
+-- What was asked for too soon, and nobody has been given, is as if it had not been asked for.
+WITH gone AS (
+    DELETE FROM assignments WHERE reservation_id = ANY (%(ids)s) RETURNING node_id
+)
+UPDATE nodes SET spec_generation = spec_generation + 1 WHERE id IN (SELECT node_id FROM gone);
+
 -- name: in_hands
 -- What somebody may still be on. Of a node whose key is revoked nobody will ever say that it is free.
 SELECT reservation_id, booking_id

@@ -17,6 +17,7 @@ from apportion.nodes.assignments import (
     hold_nodes_of,
     keep_in_hands,
     leavers,
+    unask,
     withdraw,
 )
 from apportion.nodes.atoms import SPLIT
@@ -111,6 +112,7 @@ __all__ = [
     "sync_placements",
     "take_report",
     "takes_cut",
+    "unask",
     "why_not_cut_so",
     "with_cut",
     "withdraw",
@@ -251,12 +253,7 @@ async def list_gpus(
 
     Whoever may book in a pool has to see what there is; who holds it is shown to nobody here.
     """
-    parameters = {
-        "after": after,
-        "limit": limit,
-        "pool_id": pool_id,
-        "node": node,
-    }
+    parameters = {"after": after, "limit": limit, "pool_id": pool_id, "node": node}
     async with transaction(runtime.db) as connection:
         return await _gpus(connection, caller, parameters)
 

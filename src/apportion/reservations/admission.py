@@ -43,7 +43,8 @@ class Draft:
     ``waiting`` marks one that is stored already, pending, and tried again. ``caller`` asked for it,
     for good; it is placed ``by`` whoever asks or tries again now, for the tenant that it is for.
     ``reserving`` looks for a start till its pools' patience ends, though it asked to begin at once;
-    where one is reserved by then, for one that is ``sooner_than`` it.
+    where one is reserved by then, for one that is ``sooner_than`` it, and if it was put off no
+    sooner than ``asked_start``.
     """
 
     id: str
@@ -79,7 +80,9 @@ class Draft:
     def starts(self, now: datetime) -> tuple[datetime, datetime]:
         """Return when it may begin: the first instant and the last, which may be past."""
         if self.sooner_than is not None:
-            return now, self.sooner_than - _INSTANT
+            first, last = max(now, self.asked_start or now), self.sooner_than - _INSTANT
+            # What has its end gets shorter by waiting: it is looked for at once, with each change.
+            return first, last if self.asked_end is None else min(first, last)
         if self.reserving:
             return now, self.pending_until
         if self.end_before is None:

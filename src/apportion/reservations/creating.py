@@ -1,7 +1,7 @@
 """Creating reservations: from requests, each admitted or refused, to what became of each."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from apportion.reservations import rows
 from apportion.reservations.admission import Draft, asked_texts, request_hash
 from apportion.reservations.batches import plan_exactly
 from apportion.reservations.drafting import Drafting, Identity, named_pools
+from apportion.reservations.lifecycle import Lifecycle
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Refused, Waiting
@@ -40,14 +41,12 @@ class Created:
 
 
 class Creating:
-    """What asks go through on their way to the placer; ``end_due`` ends what is over by now."""
+    """What asks go through on their way to the placer; the clock is made up for before."""
 
-    def __init__(
-        self, runtime: Runtime, placer: Placer, end_due: Callable[[], Awaitable[int]]
-    ) -> None:
+    def __init__(self, runtime: Runtime, placer: Placer, lifecycle: Lifecycle) -> None:
         self._runtime = runtime
         self._placer = placer
-        self._end_due = end_due
+        self._lifecycle = lifecycle
         self._records = Groups(self._find_records, most=READ_MAX)
         self._placing: set[str] = set()
         self._placed = asyncio.Condition()
@@ -135,6 +134,7 @@ class Creating:
 
     async def _place_once(self, drafts: Sequence[Draft]) -> dict[str, Decision | None]:
         """Place; what the quota refuses is tried once more after what is over has been ended."""
+        await self._lifecycle.catch_up()
         decided = await self._placer.join(drafts)
         refused = [
             draft
@@ -142,8 +142,11 @@ class Creating:
             if isinstance(decision := decided[draft.id], Refused)
             and isinstance(decision.error, QuotaExceededError)
         ]
-        if refused and await self._end_due():
+        if refused and await self._lifecycle.end_due():
             decided.update(await self._placer.join(refused))
+        for decision in decided.values():
+            if isinstance(decision, Placed):
+                self._lifecycle.expect(decision.end)
         return decided
 
     def _id_of(self, caller: Caller, request: ReservationCreate) -> str:

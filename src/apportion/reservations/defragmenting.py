@@ -162,7 +162,7 @@ class Defragmenter:
             if draft.id != row["id"] and draft.series_id is not None:
                 # It takes the place of one of the series, and is charged beside it: the peak stays.
                 charged = await rows.charged_of_series(
-                    connection, draft.series_id, draft.tenant_id, pool
+                    connection, draft.series_id, draft.tenant_id, pool_id, pool.quota_tenant_id
                 )
                 planner.count_series(draft.series_id, pool_id, charged)
             placed.append(planner.take(draft, pool, move.offer, (move.at, row["ends_at"])))

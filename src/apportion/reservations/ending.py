@@ -21,6 +21,7 @@ from apportion.pools.service import QuotaKey, charge, close_gates_of
 from apportion.quantities.windows import format_instant
 from apportion.reservations import rows
 from apportion.reservations.ends import end_text
+from apportion.reservations.making_way import missed
 from apportion.reservations.schemas import LIVE, State
 from apportion.store.connections import Connection
 from apportion.tenants.service import on_delete
@@ -28,20 +29,31 @@ from apportion.tenants.service import on_delete
 Row = Mapping[str, Any]
 
 _EXPIRED: Final = {"code": "expired", "message": "its window has ended"}
+_TOLD: Final[Mapping[State, str]] = {
+    "ending": "reservation.ending",
+    "ended": "reservation.ended",
+    "failed": "reservation.failed",
+}
 _INSTANT: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a reservation that was locked, and why; ``held`` where somebody is still on it."""
+    """The end of a reservation that was locked, and why.
+
+    ``held`` where somebody is still on it, ``missed`` where it never began.
+    """
 
     row: Row
-    reason: Mapping[str, str]
+    reason: Mapping[str, Any]
     held: bool
+    missed: bool = False
 
     @property
     def state(self) -> State:
         """What it is from now on."""
+        if self.missed:
+            return "failed"
         return "ending" if self.held else "ended"
 
 
@@ -54,6 +66,7 @@ async def end_now(
     """
     going = [row for row in found if row["state"] != "ending"]
     held = await _withdraw(connection, going, now)
+    await _give_up(connection, going)
     # Somebody is on it, so its window has begun, whatever the clock of this server says.
     begun = [row["starts_at"] + _INSTANT for row in going if row["id"] in held]
     at = max([now, *begun])
@@ -64,13 +77,23 @@ async def end_now(
 
 
 async def end_due(connection: Connection, now: datetime, limit: int) -> int:
-    """End the windows that are over by the clock, so many at most; returns how many."""
+    """End the windows that are over by the clock, so many at most; returns how many.
+
+    What never had anything because somebody else did not leave has failed, and is not billed.
+    """
     parameters = {"now": now, "limit": limit}
     cursor = await connection.execute(rows.QUERIES["due_to_end"], parameters)
     due = await cursor.fetchall()
     held = await _withdraw(connection, due, now)
+    failed = await _give_up(connection, due)
     await _keep(connection, held, now)
-    await _end(connection, SYSTEM, [_End(row, _EXPIRED, row["id"] in held) for row in due], now)
+    ends = [
+        _End(row, missed(row), held=False, missed=True)
+        if row["id"] in failed
+        else _End(row, _EXPIRED, row["id"] in held)
+        for row in due
+    ]
+    await _end(connection, SYSTEM, ends, now)
     return len(due)
 
 
@@ -92,6 +115,26 @@ async def _withdraw(
     held = await nodes.withdraw(connection, live, now)
     await bookings.lock_gpus_of(connection, [each for ids in held.values() for each in ids])
     return held
+
+
+async def _give_up(connection: Connection, going: Sequence[Row]) -> set[str]:
+    """Take back what was booked and never had, because somebody is still on it.
+
+    It would else lie between them and what keeps it for them from now on. Returns which of the
+    reservations, whose windows have begun, had nothing at all.
+    """
+    live = [row["id"] for row in going if row["state"] in LIVE]
+    gave_up = await bookings.give_up(connection, live)
+    placed = [row["id"] for row in going if row["state"] == "placed"]
+    if not placed:
+        return set()
+    parameters = {"ids": placed, "gave_up": sorted(gave_up)}
+    cursor = await connection.execute(rows.QUERIES["never_given"], parameters)
+    missed = {row["id"] for row in await cursor.fetchall()}
+    for row in going:
+        if row["id"] in missed:
+            await bookings.finish(connection, [row["id"]], row["starts_at"])
+    return missed
 
 
 async def _keep(connection: Connection, held: Mapping[str, Sequence[int]], now: datetime) -> None:
@@ -215,7 +258,7 @@ def _reason(row: Row, now: datetime, why: str) -> dict[str, str]:
 def _event(end: _End, at: datetime | None) -> Event:
     row = end.row
     return Event(
-        "reservation.ending" if end.held else "reservation.ended",
+        _TOLD[end.state],
         row["tenant_id"],
         row["id"],
         _facts(row, end.reason),

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
@@ -16,17 +17,21 @@ from apportion.reservations.admission import Draft
 from apportion.reservations.ending import end_due, settle_due
 from apportion.reservations.fleet import Fleet
 from apportion.reservations.line import Line
+from apportion.reservations.making_way import make_way
 from apportion.reservations.placer import Placer
 from apportion.reservations.plan import Placed
 from apportion.reservations.reasons import Gone
 from apportion.reservations.reserving import Reserving
 from apportion.reservations.stored import draft_of, sooner_draft_of
+from apportion.reservations.windows import LAST
 from apportion.store.connections import Connection, retrying, transaction
 from apportion.store.runtime import Runtime
 from apportion.tenants.service import find_ancestors
 
 BATCH: Final = 500
 """The most reservations that one step changes in one transaction."""
+DELAYED_AT_ONCE: Final = 50
+"""The most that are put off together: each looks for a place elsewhere at once."""
 
 
 class Lifecycle:
@@ -39,14 +44,16 @@ class Lifecycle:
         """Set when something was given back: the clock's loop need not wait for its next tick."""
         self._line = Line(runtime, fleet)
         self._reserving = Reserving(runtime, draft_of, self.place_waiting)
+        self._ending = asyncio.Lock()
+        self._next_end: datetime | None = None
+        """When the next window that this server knows of ends; None where it has not looked yet."""
 
     async def advance(self) -> int:
         """Bring every reservation to where the clock says; returns how many changed.
 
-        Ends come before retries, so that what ended makes room at once; and before all what
-        somebody is still on is kept for as long again.
+        Ends come before retries, so that what ended makes room at once; and before what begins,
+        so that nothing begins where somebody still is.
         """
-        await self.keep_in_hands()
         changed = await self.end_due()
         changed += await self._all(self._settle)
         changed += await self._all(self._ask)
@@ -56,17 +63,50 @@ class Lifecycle:
         changed += await self.retry_pending()
         return changed + await self._reserving.advance()
 
-    async def keep_in_hands(self) -> None:
-        """Keep from others what somebody is still on; a server does it before it takes work."""
-
-        async def work(connection: Connection) -> None:
-            await nodes.keep_in_hands(connection, self._runtime.now())
-
-        await retrying(self._runtime.db, work)
-
     async def end_due(self) -> int:
-        """End what is over by the clock, which gives back its quota; returns how many."""
-        return await self._all(self._end)
+        """End what is over by the clock, and keep from others what somebody is still on.
+
+        Returns how many ended or were put off. A server does it before it takes work.
+        """
+        changed = await self._all(self._end)
+        await retrying(self._runtime.db, self._keep)
+        changed += await self._make_way()
+        self._next_end = await retrying(self._runtime.db, self._find_next_end)
+        return changed
+
+    async def catch_up(self) -> None:
+        """Do so where a window has ended since then, so that nobody gets what is not free yet."""
+        async with self._ending:
+            due = self._next_end is None or self._next_end <= self._runtime.now()
+            if due and await self.end_due():
+                self.hint.set()
+
+    def expect(self, end: datetime) -> None:
+        """Hear of a window that was placed."""
+        if self._next_end is not None:
+            self._next_end = min(self._next_end, end)
+
+    async def _keep(self, connection: Connection) -> None:
+        await nodes.keep_in_hands(connection, self._runtime.now())
+
+    async def _find_next_end(self, connection: Connection) -> datetime:
+        cursor = await connection.execute(rows.QUERIES["next_end"])
+        [row] = await cursor.fetchall()
+        return row["at"] or LAST
+
+    async def _make_way(self) -> int:
+        """Put off what was to begin where somebody still is; it begins elsewhere where it can."""
+        total = 0
+        while True:
+            delayed = await retrying(self._runtime.db, self._put_off)
+            if delayed:
+                await self._retry(delayed, waiting=False)
+            total += len(delayed)
+            if len(delayed) < DELAYED_AT_ONCE:
+                return total
+
+    async def _put_off(self, connection: Connection) -> list[dict[str, Any]]:
+        return await make_way(connection, self._runtime.now(), DELAYED_AT_ONCE)
 
     async def _all(self, step: Callable[[Connection], Awaitable[int]]) -> int:
         total = 0

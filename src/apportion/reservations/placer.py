@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from psycopg.errors import ExclusionViolation, UniqueViolation
 
@@ -227,6 +227,7 @@ class Placer:
                 continue
             stands = Stands(row["pool_id"], places[draft.id], rows.charged(row))
             fresh = replace(sooner_draft_of(row), by=draft.by)
+            await _count_series(connection, current, row)
             sooner = current.bring_forward(fresh, stands)
             if sooner is not None:
                 looked_at[draft.id] = await self._move(connection, current, (sooner, stands), now)
@@ -374,6 +375,18 @@ class Placer:
             await rows.write(connection, kept, now)
             await rows.tell(connection, now, kept)
             await charge(connection, charges)
+
+
+async def _count_series(connection: Connection, current: Try, row: Mapping[str, Any]) -> None:
+    """Reckon with what the others of its series are charged, where one of it is placed anew."""
+    if row["series_id"] is None:
+        return
+    others = await rows.charged_of_series(
+        connection, row["series_id"], row["tenant_id"], row["pool_id"], row["charged_tenant_id"]
+    )
+    for resource, amount in rows.read_charges(row["charges"]).items():
+        others[resource] -= amount
+    current.planner.count_series(row["series_id"], row["pool_id"], others)
 
 
 def _let_go(tries: list[Try]) -> None:

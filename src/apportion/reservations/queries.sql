@@ -157,9 +157,10 @@ ORDER BY id
 FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: reserved
+-- What was put off counts for none of them: it had its start without waiting.
 SELECT pool_id, count(*) AS count, min(starts_at) AS next
 FROM reservations
-WHERE state = 'placed' AND reserved_start AND starts_at > %(now)s
+WHERE state = 'placed' AND reserved_start AND starts_at > %(now)s AND delayed_from IS NULL
 GROUP BY pool_id;
 
 -- name: put_off
@@ -349,6 +350,66 @@ ORDER BY starts_at
 LIMIT %(limit)s
 FOR NO KEY UPDATE SKIP LOCKED;
 
+-- name: in_the_way
+-- Whose window has begun on units that somebody is on whose own is over, by piece, and by which booking;
+-- held_by is told to who is of the same tenant. What has been handed out in part has begun, and stays: and
+-- beside it nothing is put off, because who is there could not be kept.
+WITH stays AS MATERIALIZED (
+    SELECT bookings.*, nodes.name AS node
+    FROM assignments
+    JOIN nodes ON nodes.id = node_id AND revoked_at IS NULL
+    JOIN bookings ON bookings.id = booking_id
+    WHERE in_hands AND assignments.state = 'withdrawn' AND upper(during) <= %(now)s AND voided_at IS NULL
+), way AS (
+    SELECT
+        stays.id AS booking_id, stays.node, next.reservation_id, next.piece, next.gpu_id,
+        CASE WHEN stays.tenant_id = next.tenant_id THEN stays.reservation_id END AS held_by,
+        coalesce(state = 'placed' AND starts_at <= %(now)s AND ends_at > %(now)s, false) AND NOT EXISTS (
+            SELECT FROM assignments
+            WHERE assignments.reservation_id = next.reservation_id AND assignments.in_hands
+        ) AS can_wait
+    FROM stays
+    JOIN bookings AS next
+        ON next.gpu_id = stays.gpu_id
+        AND next.units && stays.units
+        AND next.during && tstzrange(upper(stays.during), %(now)s, '[]')
+        AND next.id <> stays.id
+        AND next.voided_at IS NULL
+    LEFT JOIN reservations ON reservations.id = next.reservation_id
+)
+SELECT reservation_id, piece, uuid AS gpu_id, node, booking_id, held_by
+FROM way
+JOIN gpus ON gpus.id = gpu_id
+WHERE can_wait
+    AND booking_id NOT IN (SELECT booking_id FROM way WHERE NOT can_wait)
+    AND (%(ids)s::text[] IS NULL OR reservation_id = ANY (%(ids)s))
+ORDER BY reservation_id, piece, booking_id;
+
+-- name: lock_begun
+SELECT *
+FROM reservations
+WHERE id = ANY (%(ids)s) AND state = 'placed' AND starts_at <= %(now)s AND ends_at > %(now)s
+ORDER BY id
+FOR NO KEY UPDATE;
+
+-- name: delay
+-- It waits anew for what could let it begin, and keeps when it was to.
+UPDATE reservations
+SET starts_at = new.starts,
+    delayed_from = coalesce(delayed_from, starts_at),
+    reserved_start = true,
+    waits_for = new.waits_for,
+    waits_xid = pg_current_xact_id(),
+    reason = new.reason,
+    updated_at = %(now)s
+FROM json_to_recordset(%(rows)s::json)
+    AS new (id text, starts timestamptz, waits_for text[], reason jsonb)
+WHERE reservations.id = new.id
+RETURNING reservations.*;
+
+-- name: next_end
+SELECT min(ends_at) AS at FROM reservations WHERE state IN ('placed', 'active');
+
 -- name: due_to_start
 -- Where a node follows its spec, when its reports have shown all that it was asked for.
 UPDATE reservations
@@ -380,6 +441,16 @@ WHERE state IN ('placed', 'active') AND ends_at <= %(now)s
 ORDER BY ends_at
 LIMIT %(limit)s
 FOR NO KEY UPDATE SKIP LOCKED;
+
+-- name: never_given
+-- Of some whose windows are over those of which no node has handed out anything, and that were put off or
+-- had to give something up.
+SELECT id
+FROM reservations
+WHERE id = ANY (%(ids)s)
+    AND state = 'placed'
+    AND ((reserved_start AND delayed_from IS NOT NULL) OR id = ANY (%(gave_up)s))
+    AND NOT EXISTS (SELECT FROM assignments WHERE reservation_id = reservations.id AND bound IS NOT NULL);
 
 -- name: given_back
 -- Those that are ending, and nobody is on what they had.

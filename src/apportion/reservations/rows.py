@@ -11,9 +11,8 @@ from psycopg.types.json import Jsonb
 from apportion.bookings.service import BookingView
 from apportion.events.service import Event, append, append_all
 from apportion.pools.schemas import Quantity, QuotaResource
-from apportion.pools.service import PoolRecord, QuotaKey, show_amount
+from apportion.pools.service import QuotaKey, show_amount
 from apportion.quantities.windows import format_instant
-from apportion.reservations.admission import Draft
 from apportion.reservations.moved import moved_event
 from apportion.reservations.plan import Decision, Placed
 from apportion.reservations.reasons import Gone, Waiting
@@ -47,6 +46,7 @@ register(
         "reservations_placement_is_object",
         "reservations_topology_scored",
         "reservations_waiting_ends",
+        "reservations_delayed_begins_later",
         "reservations_series_fkey",
         "series_recurrence_is_object",
         "reservation_reasons_reservation_fkey",
@@ -114,7 +114,8 @@ async def write(connection: Connection, kept: Sequence[Decision], now: datetime)
     await _keep_reasons(connection, waiting, now)
     reserved = [(each.draft, _reserved(each)) for each in tried if _is_reserved(each)]
     news = [(each.draft, each.reason) for each in waiting if each.is_news]
-    await _note_reasons(connection, [*news, *reserved], now)
+    told = [(draft.id, draft.tenant_id, reason) for draft, reason in (*news, *reserved)]
+    await note_reasons(connection, told, now)
     if gone:
         await connection.execute(
             QUERIES["fail_pending"],
@@ -174,17 +175,21 @@ async def _keep_reasons(connection: Connection, waiting: Sequence[Waiting], now:
         await connection.execute(QUERIES["keep_pending"], {"rows": as_rows(still), "now": now})
 
 
-async def _note_reasons(
-    connection: Connection, told: Sequence[tuple[Draft, Mapping[str, Any]]], now: datetime
+async def note_reasons(
+    connection: Connection, told: Sequence[tuple[str, str, Mapping[str, Any]]], now: datetime
 ) -> None:
-    """Keep the story: a row whenever the codes change, not the counts, which always do."""
+    """Keep the story of reservations: (id, tenant, reason) whenever the codes of it change.
+
+    Counts, which always do, are no change.
+    """
     if not told:
         return
     noted = [
-        {"id": draft.id, "tenant_id": draft.tenant_id, "reason": reason} for draft, reason in told
+        {"id": own_id, "tenant_id": tenant_id, "reason": reason}
+        for own_id, tenant_id, reason in told
     ]
     await connection.execute(QUERIES["note_reasons"], {"rows": as_rows(noted), "now": now})
-    long = [draft.id for draft, reason in told if reason["changes"] >= REASONS_KEPT]
+    long = [own_id for own_id, _, reason in told if reason["changes"] >= REASONS_KEPT]
     if long:
         await connection.execute(QUERIES["forget_reasons"], {"ids": long, "most": REASONS_KEPT})
 
@@ -197,14 +202,14 @@ async def lie_elsewhere(connection: Connection, moved: Sequence[Placed], now: da
 
 
 async def charged_of_series(
-    connection: Connection, series_id: str, tenant_id: str, pool: PoolRecord
+    connection: Connection, series_id: str, tenant_id: str, pool_id: str, charged_tenant_id: str
 ) -> dict[str, Decimal]:
     """Return what the live reservations of a series are charged in a pool, all together."""
     parameters = {
         "tenant_id": tenant_id,
         "series_id": series_id,
-        "pool_id": pool.id,
-        "charged_tenant_id": pool.quota_tenant_id,
+        "pool_id": pool_id,
+        "charged_tenant_id": charged_tenant_id,
     }
     cursor = await connection.execute(QUERIES["charged_of_series"], parameters)
     return {row["resource"]: row["amount"] for row in await cursor.fetchall()}
@@ -341,6 +346,7 @@ def row_of(decision: Placed | Waiting) -> dict[str, Any]:
         "waits_for": decision.waits_for if isinstance(decision, Waiting) else (),
         "reserve_at": decision.reserve_at if isinstance(decision, Waiting) else None,
         "topology": None if placed is None else _topology(placed),
+        "delayed_from": None,
     }
 
 

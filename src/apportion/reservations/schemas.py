@@ -276,9 +276,10 @@ class ReservationView(View):
 
     Of one that waits with slack, ``start`` is the earliest that was asked for, if any, and it is to
     be over by ``end_before``. ``open_ended`` is one that has no end, or waits for a place without.
-
-    While it lives, ``charges`` count against the quota of ``charged_tenant_id``: its own tenant, or
-    the one above it that the pool is offered to.
+    ``delayed_from`` is when it was to begin, where somebody did not leave what it was to get.
+    ``bound`` is null before a node with an agent has handed out any of it. While it lives,
+    ``charges`` count against the quota of ``charged_tenant_id``: its own tenant, or the one above
+    it that the pool is offered to.
     """
 
     id: str
@@ -297,6 +298,7 @@ class ReservationView(View):
     )
     start: AwareDatetime | None
     end: AwareDatetime | None
+    delayed_from: AwareDatetime | None = None
     end_before: AwareDatetime | None
     open_ended: bool
     series_id: str | None
@@ -305,9 +307,7 @@ class ReservationView(View):
     updated_at: AwareDatetime
     charged_tenant_id: str | None
     charges: dict[QuotaResource, Amount]
-    bound: BoundOut | None = Field(
-        default=None, description="Null before a node with an agent has handed out any of it."
-    )
+    bound: BoundOut | None = None
     bookings: list[BookingOut]
 
 

@@ -79,7 +79,7 @@ class Reservations:
         self.lifecycle = Lifecycle(runtime, self.fleet, self.placer)
         self.defragmenter = Defragmenter(runtime, self.lifecycle)
         self.series = SeriesService(runtime, self.fleet, self.placer)
-        self._creating = Creating(runtime, self.placer, self.lifecycle.end_due)
+        self._creating = Creating(runtime, self.placer, self.lifecycle)
 
     async def create(self, caller: Caller, request: ReservationCreate) -> ReservationView:
         """Place the ask, or let it wait with the reason.
@@ -242,6 +242,7 @@ class Reservations:
             row = await _find(connection, caller, reservation_id, "find")
             return (await show_all(connection, [row]))[0]
 
+        await self.lifecycle.catch_up()
         view = await retrying(self._runtime.db, work)
         if ended:
             # Who waits is tried by the clock's loop, at once: the one who releases does not wait.

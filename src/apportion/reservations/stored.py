@@ -43,9 +43,23 @@ def draft_of(row: Mapping[str, Any]) -> Draft:
 
 
 def sooner_draft_of(row: Mapping[str, Any]) -> Draft:
-    """Read one whose start is reserved: it looks for a sooner one, for as long as it is by now."""
-    length = None if row["open_ended"] else row["ends_at"] - row["starts_at"]
-    return replace(draft_of(row), reserving=True, sooner_than=row["starts_at"], duration=length)
+    """Read one whose start is reserved: it looks for a sooner one, for as long as it is by now.
+
+    One that was put off looks for one that is no sooner than it had, and ends when it does.
+    """
+    draft = replace(draft_of(row), reserving=True, sooner_than=row["starts_at"])
+    end = None if row["open_ended"] else row["ends_at"]
+    if row["delayed_from"] is None:
+        return replace(draft, duration=None if end is None else end - row["starts_at"])
+    # In each pool a series lives on one quota: what one of it is charged there the others live on.
+    candidates = draft.candidates if draft.series_id is None else (row["pool_id"],)
+    return replace(
+        draft,
+        candidates=candidates,
+        asked_start=row["delayed_from"],
+        asked_end=end,
+        duration=None,
+    )
 
 
 def _device(device: Mapping[str, Any]) -> DeviceAsk:

@@ -60,6 +60,7 @@ def _view(row: Mapping[str, Any], booked: Sequence[BookingView]) -> ReservationV
         topology=row["topology"],
         start=row["starts_at"] or row["asked_start"],
         end=None if endless else row["ends_at"] or row["asked_end"],
+        delayed_from=row["delayed_from"],
         end_before=row["end_before"],
         open_ended=endless,
         series_id=row["series_id"],

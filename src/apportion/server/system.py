@@ -75,7 +75,7 @@ async def running(
         reservations = Reservations(runtime)
         dispatcher = Dispatcher(runtime, webhook_networks)
         # Nobody books, before the first tick, what somebody is still on.
-        await reservations.lifecycle.keep_in_hands()
+        await reservations.lifecycle.end_due()
         steps = {
             # The gate first: what it lets go makes room for what waits.
             "gate": Gate(runtime).advance,

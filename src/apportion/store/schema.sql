@@ -474,6 +474,7 @@ CREATE TABLE reservations (
     reserve_at timestamptz,
     reserved_start boolean NOT NULL DEFAULT false,
     topology jsonb,
+    delayed_from timestamptz,
     CONSTRAINT reservations_pkey PRIMARY KEY (id),
     CONSTRAINT reservations_tenant_fkey FOREIGN KEY (tenant_id) REFERENCES tenants (id),
     CONSTRAINT reservations_pool_fkey FOREIGN KEY (pool_id) REFERENCES pools (id),
@@ -505,7 +506,8 @@ CREATE TABLE reservations (
     CONSTRAINT reservations_asks_for_something CHECK (
         jsonb_array_length(devices) > 0 OR vcpu_milli > 0 OR memory_mib > 0
     ),
-    CONSTRAINT reservations_host_not_negative CHECK (vcpu_milli >= 0 AND memory_mib >= 0)
+    CONSTRAINT reservations_host_not_negative CHECK (vcpu_milli >= 0 AND memory_mib >= 0),
+    CONSTRAINT reservations_delayed_begins_later CHECK (delayed_from <= starts_at)
 );
 CREATE INDEX reservations_by_tenant ON reservations (tenant_id, created_at, id);
 CREATE INDEX reservations_by_pool ON reservations (tenant_id, pool_id, created_at, id)
@@ -709,6 +711,7 @@ CREATE TABLE assignments (
 CREATE INDEX assignments_by_node ON assignments (node_id) WHERE state <> 'withdrawn';
 CREATE INDEX assignments_by_gpu ON assignments (gpu_id) WHERE state <> 'withdrawn';
 CREATE INDEX assignments_in_hands ON assignments (node_id) WHERE in_hands;
+CREATE INDEX assignments_overstayed ON assignments (booking_id) WHERE in_hands AND state = 'withdrawn';
 CREATE INDEX assignments_by_reservation ON assignments (reservation_id);
 
 -- Host resources of one node for a window. A check on one row cannot see time: whoever writes here

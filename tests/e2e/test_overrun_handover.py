@@ -1,0 +1,69 @@
+"""Who does not leave a GPU keeps it, on a machine with its agent; the next one begins after that.
+
+Real processes but for the one that does not leave, which the simulated driver lists.
+"""
+
+from datetime import timedelta
+
+import pytest
+from simulated_world import Server, World
+
+pytestmark = pytest.mark.timeout(300)
+NOBODY = 4_194_304 + 7  # no kernel gives this pid to anybody
+
+
+@pytest.fixture
+def world(open_path):
+    server = Server(open_path / "server")
+    world = World(server, open_path)
+    world.start()
+    world.until(world.is_ready)
+    yield world
+    world.stop()
+    world.client.close()
+    server.stop()
+
+
+def whole(world, count=1, **window):
+    body = {"pool_id": world.pool_id, "devices": [{"class": "gpu", "count": count}], **window}
+    return world.client.create_reservation(body)
+
+
+def test_the_next_one_is_put_off_told_why_and_begins_when_the_other_has_left(world):
+    others = whole(world, 7, duration="10m")
+    held = whole(world, duration="20s")
+    after = whole(world, start=held.end.isoformat(), duration="2m")
+    assert after.bookings[0].gpu_id == held.bookings[0].gpu_id
+    world.until(lambda: world.allocation(held.id) == "ready")
+    gpus = {each.id: each.index for each in world.client.list_gpus(limit=100).items}
+    world.node.machine.hold(gpus[held.bookings[0].gpu_id], NOBODY)
+    reason = world.until(
+        lambda: (
+            found
+            if (found := world.client.get_reservation(after.id).reason)["code"]
+            == "blocked_by_overrun"
+            else None
+        )
+    )
+    assert reason["held_by"] == held.id
+    assert (reason["on"], reason["gpu_id"]) == (world.node.name, held.bookings[0].gpu_id)
+    view = world.client.get_reservation(after.id)
+    assert (view.state, view.delayed_from, view.end) == ("placed", after.start, after.end)
+    assert view.start > after.start
+    assert world.client.get_reservation(held.id).state == "ending"
+    world.node.machine.leave(NOBODY)
+    world.until(lambda: world.client.get_reservation(after.id).state == "active")
+    world.until(lambda: world.client.get_reservation(held.id).state == "ended")
+    view = world.client.get_reservation(after.id)
+    assert held.end < view.start < after.start + timedelta(minutes=1)
+    assert view.end == after.end
+    [piece] = view.bookings
+    [before] = world.client.get_reservation(held.id).bookings
+    assert piece.gpu_id == before.gpu_id
+    # One after the other, by the machine's own clock, and what it has is billed from its start.
+    assert before.allocation.released.at <= piece.allocation.bound.at
+    assert (piece.start, piece.end) == (view.start, after.end)
+    told = [each.type for each in world.client.list_events(subject=after.id).items]
+    assert told.count("reservation.delayed") == told.count("reservation.moved") == 1
+    for each in (others, after):
+        world.client.release_reservation(each.id)
