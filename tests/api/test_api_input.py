@@ -176,7 +176,8 @@ async def test_every_required_field_is_asked_for(http):
 @pytest.mark.parametrize(
     ("operation_id", "path", "value", "allowed"),
     [
-        ("create_pool", ("name",), "A B", "text of the form ^[a-z0-9]"),
+        ("create_pool", ("name",), "A B", "1 to 63 lower-case letters, digits, dots and hyphens"),
+        ("create_tenant", ("id",), "A.B", "1 to 63 lower-case letters, digits and hyphens"),
         ("create_pool", ("gpu_model",), "", "text of the form ^[A-Za-z0-9]"),
         ("create_pool", ("gpu_model",), "H100\n", "text of the form ^[A-Za-z0-9]"),
         ("create_reservation", ("name",), "\x1b[2J", "text of 1 to 200 characters of the form"),

@@ -218,3 +218,16 @@ def test_times_of_a_series_are_refused_in_words(cli, server, change, said):
     refused = cli(*ask, *words(flags | dict([change])))
     assert (refused.code, said in refused.err) == (2, True)
     assert "from 09:00 to 17:00" in cli(*ask, *words(flags)).out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("pool", "create", "A B", "--gpu-model", "H100"), ("tenant", "create", "Équipe")],
+    ids=["pool", "tenant"],
+)
+def test_a_name_that_cannot_be_one_is_refused_in_words(cli, words):
+    said = cli(*words)
+    assert said.code == 2
+    assert "is not of the form that is allowed" in said.err
+    assert "allowed: 1 to 63 lower-case letters" in said.err
+    assert "^" not in said.err

@@ -6,6 +6,8 @@ A schema here is a JSON schema as FastAPI writes it for an operation's parameter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from apportion.doors.schemas import FORMS
+
 Schema = Mapping[str, Any]
 
 _FORMATS: Final = {
@@ -126,6 +128,8 @@ def _say_text(schema: Schema) -> str:
         return _FORMATS[schema["format"]]
     if "examples" in schema:
         return f"text such as {' or '.join(schema['examples'])}"
+    if schema.get("pattern") in FORMS:
+        return FORMS[schema["pattern"]]
     text = f"text{_range(schema, 'minLength', 'maxLength', ' characters')}"
     if "pattern" in schema:
         text += f" of the form {schema['pattern']}"

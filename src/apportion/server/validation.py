@@ -93,6 +93,8 @@ def _message(error: Mapping[str, Any]) -> str:
     kind, message = str(error["type"]), str(error["msg"])
     if kind == "missing":
         return "is required"
+    if kind == "string_pattern_mismatch":  # what is allowed tells the pattern, or better words
+        return "is not of the form that is allowed"
     if kind == "value_error":
         return message.removeprefix("Value error, ")
     if kind == "literal_error":
