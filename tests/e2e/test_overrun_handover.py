@@ -3,6 +3,9 @@
 Real processes but for the one that does not leave, which the simulated driver lists.
 """
 
+import os
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -29,6 +32,19 @@ def whole(world, count=1, **window):
     return world.client.create_reservation(body)
 
 
+def cli(world, *words):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("APPORTION_")}
+    told = {"APPORTION_URL": world.server.url, "APPORTION_TOKEN_FILE": world.server.token_file}
+    done = subprocess.run(
+        [sys.executable, "-m", "apportion", *words],
+        env={**clean, **{name: str(value) for name, value in told.items()}},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
 def test_the_next_one_is_put_off_told_why_and_begins_when_the_other_has_left(world):
     others = whole(world, 7, duration="10m")
     held = whole(world, duration="20s")
@@ -50,6 +66,12 @@ def test_the_next_one_is_put_off_told_why_and_begins_when_the_other_has_left(wor
     view = world.client.get_reservation(after.id)
     assert (view.state, view.delayed_from, view.end) == ("placed", after.start, after.end)
     assert view.start > after.start
+    for verb in ("show", "explain"):
+        said = cli(world, "reservation", verb, after.id)
+        assert "blocked_by_overrun: whoever had it before has not let go of it" in said
+        assert "it was to begin " in said
+        assert "its place is kept for it, and not free before " in said
+        assert "what would help: it begins by itself" in said
     assert world.client.get_reservation(held.id).state == "ending"
     world.node.machine.leave(NOBODY)
     world.until(lambda: world.client.get_reservation(after.id).state == "active")

@@ -10,7 +10,7 @@ from test_overrun_makes_way import BOUND, FREE, asked, kinds, nodes_of, one_afte
 
 from apportion.nodes.service import KEPT
 from apportion.reservations.rows import QUERIES
-from apportion.testing.builders import MONDAY, ask, device
+from apportion.testing.builders import MONDAY, ask, device, pool_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
@@ -182,3 +182,42 @@ async def test_beside_what_was_handed_out_in_part_nothing_is_put_off_again_and_a
     assert await world.gpu_hours() == 1 + 1
     assert (await world.get(last)).reason["code"] == "blocked_by_overrun"
     assert await kinds(world, last) == ["placed", "delayed"]
+
+
+async def test_beside_a_part_in_hands_others_are_not_put_off_to_come_back_at_once(world):
+    """Who is there cannot be kept beyond it: units would look free that are not."""
+    nodes = await nodes_of(world, "n1", gpus=2, pool=pool_of("H100", "mig", migLayout="dynamic"))
+
+    async def take(profile, count=1, **window):
+        wanted = device("gpu.mig", profile=profile, count=count)
+        return await world.create(ask(nodes.pool.id, wanted, **window))
+
+    held = await take("4g.40gb", duration="1h")
+    others = [await take("3g.40gb", duration="9h") for _ in range(2)]
+    others += [await take("1g.10gb", duration="9h") for _ in range(3)]
+    [gpu] = {each.bookings[0].gpu_id for each in others} - {held.bookings[0].gpu_id}
+    window = {"start": MONDAY + HOUR, "duration": "1h"}
+    both = await world.create(
+        ask(
+            nodes.pool.id,
+            device("gpu.mig", profile="1g.10gb", count=2),
+            placement={"apart": True},
+            **window,
+        )
+    )
+    after = await take("1g.10gb", **window)
+    assert after.bookings[0].gpu_id == held.bookings[0].gpu_id
+    await world.tick(hours=1)
+    words = {key(each): BOUND for each in others} | {key(held): ENDING, key(after): BLOCKED}
+    for at, piece in enumerate(both.bookings):
+        words[f"{both.id}__{at}"] = BOUND if piece.gpu_id == gpu else BLOCKED
+    for _ in range(3):
+        await nodes.say(**words)
+        await world.tick(seconds=1)
+    assert await stands(world, after) == ("placed", "blocked_by_overrun")
+    assert (await world.get(after)).start == after.start
+    assert await kinds(world, after) == ["placed"]
+    assert {both.id, after.id} <= await asked(nodes)
+    await nodes.say(**{**words, key(held): {"state": "released"}, key(after): BOUND})
+    await world.tick(seconds=1)
+    assert (await world.get(after)).state == "active"

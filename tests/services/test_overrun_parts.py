@@ -181,3 +181,37 @@ async def test_one_of_a_series_is_put_off_and_its_series_is_charged_its_peak(wor
     assert await world.used(nodes.pool) == {"gpu": 1}, "the next two live on it"
     await world.reservations.series.release(world.caller, series)
     assert await world.all_used(nodes.pool) == {}
+
+
+async def test_one_of_a_series_after_another_that_stays_lives_on_what_that_is_charged(world):
+    nodes = await nodes_of(world, "n1", gpus=2)
+    days = {"days": ["mon", "tue"], "start": "10:00", "end": "10:00", "zone": "UTC"}
+    beside = await place(nodes, duration="49h")
+    request = SeriesCreate.model_validate(
+        {
+            "pool_id": nodes.pool.id,
+            "devices": [device().model_dump(by_alias=True)],
+            "recurrence": {**days, "until": "2026-03-03"},
+        }
+    )
+    series = await world.reservations.series.create(world.caller, request)
+    view, _ = await world.reservations.series.get(world.caller, series)
+    first, second = view.reservations
+    await world.tick(hours=1)
+    await nodes.say(**{key(beside): BOUND, key(first): BOUND})
+    await world.tick(hours=23)
+    await world.release(beside)
+    await nodes.say(**{key(beside): FREE, key(first): BOUND})
+    await world.tick(hours=1)
+    assert (await world.get(first)).state == "ending"
+    moved = await world.get(second)
+    assert (moved.start, moved.end) == (world.clock(), second.end)
+    assert moved.bookings[0].gpu_id != first.bookings[0].gpu_id
+    assert await world.used(nodes.pool) == {"gpu": 1}, "its peak, not its sum"
+    await nodes.say(**{key(first): FREE, key(second): BOUND})
+    await world.tick(seconds=1)
+    assert await world.used(nodes.pool) == {"gpu": 1}
+    await world.reservations.series.release(world.caller, series)
+    await nodes.say(**{key(second): FREE})
+    await world.tick(seconds=1)
+    assert await world.all_used(nodes.pool) == {}
