@@ -60,12 +60,11 @@ def run(args: argparse.Namespace) -> int:
     from apportion.server.logs import configure_logging
     from apportion.server.settings import load_settings
 
+    kinds = _simulated(args)
     settings = load_settings(
         {"state": args.state, "host": args.host, "port": args.port}, config=args.config
     )
-
     configure_logging(settings.log_level, settings.log_format)
-    kinds = _simulated(args)
 
     async def started(system: "System", url: str) -> None:
         if kinds:
