@@ -9,6 +9,7 @@ import pytest
 from inventory_world import checked, gpus_of
 from nvml_world import child
 
+from apportion.agent import acceptance
 from apportion.agent.acceptance import register_check, run_check
 from apportion.agent.host import host_root, numa_node, pcie_root, read_host
 from apportion.agent.inventory import Made, health
@@ -205,7 +206,8 @@ def test_a_document_that_somebody_wrote_by_hand_passes_no_check_of_the_driver():
     assert result.details == ("no driver has said what is there",)
 
 
-def test_checks_are_a_registry():
+def test_checks_are_a_registry(monkeypatch):
+    monkeypatch.setattr(acceptance, "_CHECKS", dict(acceptance._CHECKS))
     register_check(
         "diag.fans",
         lambda document, step: [f"{len(document['gpus'])} of {step['fans']} fans"],
