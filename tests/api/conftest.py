@@ -1,10 +1,12 @@
 """The application on a real database, and ways to ask it: raw HTTP, and the typed client."""
 
+import logging
 from collections.abc import Callable
 
 import anyio
 import httpx2
 import pytest
+import structlog
 
 from apportion.authority.service import ROOT, issue_token
 from apportion.client import Client
@@ -62,3 +64,13 @@ def with_client(app, token):
             return await anyio.to_thread.run_sync(work, client)
 
     return run
+
+
+@pytest.fixture
+def log_as_before():
+    """Leave the log of this process as it was, whoever sets it up."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()

@@ -9,14 +9,7 @@ import structlog
 
 from apportion.server.logs import configure_logging
 
-
-@pytest.fixture(autouse=True)
-def as_before():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("log_as_before")
 
 
 def lines(capsys):

@@ -1,25 +1,14 @@
 """The log of a server with nodes: what they say all the time does not bury the rest."""
 
 import json
-import logging
 
 import pytest
-import structlog
 from trust_machine import Line, Machine
 
 from apportion.server.logs import configure_logging
 from apportion.testing.builders import pool_of
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(autouse=True)
-def as_before():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("log_as_before")]
 
 
 async def test_what_nodes_say_all_the_time_is_told_only_where_it_is_refused(

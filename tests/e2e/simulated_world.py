@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from apportion.client import AsyncClient, Client
@@ -196,3 +197,16 @@ class World:
         """Give the files that holders see."""
         files = [*self.node.cdi_dir.glob("*.json"), *(self.node.agent_state / "env").glob("*.env")]
         return sorted(file.suffix for file in files)
+
+
+@contextmanager
+def simulated(path):
+    """Run a server and a node of its own below a path, from when the node can take work on."""
+    server = Server(path / "server")
+    world = World(server, path)
+    world.start()
+    world.until(world.is_ready)
+    yield world
+    world.stop()
+    world.client.close()
+    server.stop()

@@ -6,21 +6,15 @@ import subprocess
 import sys
 
 import pytest
-from simulated_world import Server, World
+from simulated_world import simulated
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
 def world(open_module_path):
-    server = Server(open_module_path / "server")
-    world = World(server, open_module_path)
-    world.start()
-    world.until(world.is_ready)
-    yield world
-    world.stop()
-    world.client.close()
-    server.stop()
+    with simulated(open_module_path) as world:
+        yield world
 
 
 def asked(world, **host):

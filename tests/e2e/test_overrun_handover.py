@@ -9,7 +9,7 @@ import sys
 from datetime import timedelta
 
 import pytest
-from simulated_world import Server, World
+from simulated_world import simulated
 
 pytestmark = pytest.mark.timeout(300)
 NOBODY = 4_194_304 + 7  # no kernel gives this pid to anybody
@@ -17,14 +17,8 @@ NOBODY = 4_194_304 + 7  # no kernel gives this pid to anybody
 
 @pytest.fixture
 def world(open_path):
-    server = Server(open_path / "server")
-    world = World(server, open_path)
-    world.start()
-    world.until(world.is_ready)
-    yield world
-    world.stop()
-    world.client.close()
-    server.stop()
+    with simulated(open_path) as world:
+        yield world
 
 
 def whole(world, count=1, **window):

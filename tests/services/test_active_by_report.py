@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from services_world import world_on
 from test_assignments import devices
 from test_holder_overrun import ENDING, Telling, key, place
 
@@ -13,12 +12,6 @@ from apportion.testing.builders import MONDAY, ask, device, gpu, inventory, pool
 pytestmark = pytest.mark.anyio
 HOUR = timedelta(hours=1)
 BOUND = {"state": "bound"}
-
-
-@pytest.fixture
-async def world(db):
-    async with world_on(db) as world:
-        yield world
 
 
 @pytest.fixture

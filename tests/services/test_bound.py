@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 from pydantic import ValidationError
-from services_world import world_on
 from test_holder_overrun import Telling, key, place, told
 
 from apportion.nodes.schemas import NodeReport
@@ -13,12 +12,6 @@ from apportion.testing.builders import MONDAY, ask, device, pool_of
 pytestmark = pytest.mark.anyio
 DEVICE = {"uuid": "MIG-7", "gi_id": 3, "ci_id": 0}
 EARLIER = MONDAY - timedelta(seconds=7)
-
-
-@pytest.fixture
-async def world(db):
-    async with world_on(db) as world:
-        yield world
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 from partitions_world import LARGE, SMALL
-from services_world import world_on
 from test_holder_overrun import ENDING, Telling, key, place, told
 
 from apportion.errors import InvalidStateError
@@ -17,12 +16,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
 LEAVING = {**ENDING, "reason": "holder_leaving"}
 FREE = {"state": "released"}
-
-
-@pytest.fixture
-async def world(db):
-    async with world_on(db) as world:
-        yield world
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import random
 import pytest
 from joined_node import Node
 from partitions_world import NOTHING
-from services_world import world_on
 
 from apportion.errors import InvalidInputError
 from apportion.nodes.host_units import host_units
@@ -45,12 +44,6 @@ DIFFERS = {
         {"field": "governor", "wanted": "performance", "found": "powersave", "object": None}
     ],
 }
-
-
-@pytest.fixture
-async def world(db):
-    async with world_on(db) as world:
-        yield world
 
 
 async def spec_of(world, node):

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from services_world import world_on
 from test_ending import bound, stands
 from test_holder_overrun import ENDING, key, place
 from test_overrun_makes_way import BOUND, FREE, asked, kinds, nodes_of, one_after_the_other
@@ -16,12 +15,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 BLOCKED = {"state": "waiting", "reason": "held_by_another", "message": "somebody has it"}
-
-
-@pytest.fixture
-async def world(db):
-    async with world_on(db) as world:
-        yield world
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from datetime import timedelta
 from fractions import Fraction
 
 import pytest
-from services_world import world_on
 from test_ending import bound, stands
 from test_holder_overrun import ENDING, Telling, key, place
 
@@ -17,12 +16,6 @@ HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 BOUND, FREE = {"state": "bound"}, {"state": "released"}
-
-
-@pytest.fixture
-async def world(db):
-    async with world_on(db) as world:
-        yield world
 
 
 async def nodes_of(world, *names, gpus=1, layout=None, pool=None):

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from services_world import world_on
 from test_holder_overrun import ENDING, key, place
 from test_overrun_makes_way import BOUND, FREE, asked, nodes_of
 
@@ -13,12 +12,6 @@ from apportion.testing.builders import MONDAY, ask, device, pool_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-async def world(db):
-    async with world_on(db) as world:
-        yield world
 
 
 async def mig_of(world, *names):

@@ -2,7 +2,6 @@
 
 import pytest
 from joined_node import Node
-from services_world import world_on
 
 from apportion.nodes.schemas import NodeReport
 from apportion.nodes.service import (
@@ -18,12 +17,6 @@ from apportion.pools.service import update_pool
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.oldest]
-
-
-@pytest.fixture
-async def world(db):
-    async with world_on(db) as world:
-        yield world
 
 
 @pytest.fixture

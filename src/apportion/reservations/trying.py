@@ -99,7 +99,7 @@ class Chosen:
             if each.draft.id in taken:
                 decision = self.decisions[at] = current.decide(each.draft)
                 if isinstance(decision, Placed) and decision.moves:
-                    # Others' units are dealt again in a transaction of its own: see `_decide`.
+                    # Others' units are dealt again in a transaction of its own: see `decide_all`.
                     current.let_go([each.draft.id])
                     self.lost.add(each.draft.id)
 
