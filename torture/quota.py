@@ -22,6 +22,7 @@ from apportion.events.service import START, list_events
 from apportion.nodes.service import import_inventories, sync_placements
 from apportion.pools.schemas import OfferPut, PoolUpdate, QuotaSet
 from apportion.pools.service import (
+    AskedToCharge,
     QuotaKey,
     archive_pool,
     create_pool,
@@ -31,7 +32,7 @@ from apportion.pools.service import (
     unoffer_pool,
     update_pool,
 )
-from apportion.reservations import placer
+from apportion.reservations import writing
 from apportion.reservations.service import Reservations
 from apportion.store.connections import Connection, open_pool, transaction
 from apportion.store.runtime import Runtime
@@ -100,17 +101,18 @@ async def _breaking(dsn: str, chance: random.Random, *, broken: bool) -> AsyncGe
         return
     async with await AsyncConnection.connect(dsn, autocommit=True) as connection:
         await connection.execute("ALTER TABLE bookings DROP CONSTRAINT bookings_no_overlap")
-    charge = placer.charge
+    charge = writing.ask_to_charge
 
-    async def forgetful(connection: Connection, amounts: Mapping[QuotaKey, Decimal]) -> None:
-        if chance.random() < 0.9:
-            await charge(connection, amounts)
+    async def forgetful(
+        connection: Connection, amounts: Mapping[QuotaKey, Decimal]
+    ) -> AskedToCharge:
+        return await charge(connection, amounts if chance.random() < 0.9 else {})
 
-    placer.charge = forgetful
+    writing.ask_to_charge = forgetful
     try:
         yield
     finally:
-        placer.charge = charge
+        writing.ask_to_charge = charge
 
 
 @dataclass(slots=True)

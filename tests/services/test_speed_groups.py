@@ -291,13 +291,13 @@ async def test_servers_that_place_on_one_pool_clash_once_and_then_take_turns(
 ):
     pool = await shared(world)
     services = [Reservations(world.runtime) for _ in range(3)]
-    hold, lost = bookings.hold, []
+    hold, lost = bookings.ask_to_hold, []
 
-    async def counted(*given, again):
+    async def counted(*given, again, book):
         lost.append(again)
-        return await hold(*given, again=again)
+        return await hold(*given, again=again, book=book)
 
-    monkeypatch.setattr(bookings, "hold", counted)
+    monkeypatch.setattr(bookings, "ask_to_hold", counted)
     share = device("gpu.share", units=7)
     for _ in range(20):
         views = await asyncio.gather(
@@ -369,13 +369,13 @@ async def test_who_loses_to_a_server_that_never_stops_is_placed_at_the_next_try(
 ):
     pool = await shared(world, nodes=8)
     quick, slow = world.reservations, Reservations(world.runtime)
-    hold, lost = bookings.hold, []
+    hold, lost = bookings.ask_to_hold, []
 
-    async def counted(*given, again):
+    async def counted(*given, again, book):
         lost.append(again)
-        return await hold(*given, again=again)
+        return await hold(*given, again=again, book=book)
 
-    monkeypatch.setattr(bookings, "hold", counted)
+    monkeypatch.setattr(bookings, "ask_to_hold", counted)
     going = True
 
     async def keep_on():

@@ -10,6 +10,7 @@ from services_world import World
 
 from apportion.pools.schemas import QuotaSet
 from apportion.pools.service import set_quota
+from apportion.reservations import placer
 from apportion.reservations.service import Reservations
 from apportion.store.connections import open_pool, transaction
 from apportion.testing.builders import ask, device, gpu, inventory, pool_of
@@ -231,24 +232,24 @@ async def test_what_waits_for_a_quota_gets_what_ends_under_it(world):
     assert (await world.get(beside)).state == "active"
 
 
-async def test_what_was_given_back_while_it_was_decided_is_not_missed(world):
+async def test_what_was_given_back_while_it_was_decided_is_not_missed(world, monkeypatch):
     """Another process sees the end before it can see who began to wait beside it, and goes on."""
     pool = await exclusive(world)
     held = await world.create(ask(pool.id, device(), duration="9h"))
     other = Reservations(world.runtime)
     await other.lifecycle.advance()
-    inner = world.reservations.placer._write
+    inner = placer.write
 
     async def slow(connection, decisions, now):
+        monkeypatch.setattr(placer, "write", inner)
         lost = await inner(connection, decisions, now)
         # Decided, not committed: it ends elsewhere, and the other process is told of it.
         await Reservations(world.runtime).release(world.caller, held.id)
         await other.lifecycle.advance()
         return lost
 
-    world.reservations.placer._write = slow
+    monkeypatch.setattr(placer, "write", slow)
     view = await world.create(ask(pool.id, device()))
-    world.reservations.placer._write = inner
     assert view.state == "pending"
     # The process that decided dies here; nothing else happens.
     await other.lifecycle.advance()

@@ -1,6 +1,6 @@
 """What changed of bookings, for those who keep pictures of who has what."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -12,6 +12,15 @@ from apportion.store.connections import Connection
 from apportion.store.sql import load
 
 _QUERIES: Final = load("apportion.bookings")
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Up to where somebody knows of all: a position, and of some transactions after it."""
+
+    position: str
+    own: Collection[str] = ()
+
 
 BookingKey = tuple[str, int]
 """(reservation or partition id, piece)."""
@@ -48,10 +57,10 @@ def _position(row: Mapping[str, Any] | None) -> str:
 
 
 async def changes(
-    connection: Connection, since: str, now: datetime
+    connection: Connection, since: Since, now: datetime
 ) -> tuple[str, list[GpuChange], list[HostChange]]:
     """Return a new `horizon`, and all bookings that may have changed since one, as they stand."""
-    parameters = {"since": since, "now": now}
+    parameters = {"since": since.position, "own": list(since.own), "now": now}
     # One trip for all three, the horizon first: what commits meanwhile is read again next time.
     async with connection.pipeline():
         horizon = await connection.execute(_QUERIES["horizon"])

@@ -1,10 +1,13 @@
 """What is to be booked: pieces of GPUs, and host resources."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
 from apportion.bookings.changes import BookingKey
+from apportion.quantities.units import to_multirange
+from apportion.store.batches import as_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +49,47 @@ class NewHostBooking:
     memory_mib: int
     start: datetime
     end: datetime
+
+
+def rows_of(bookings: Sequence[NewBooking]) -> str:
+    """Return the rows of pieces, as one parameter of the statements that insert them."""
+    return as_rows(
+        [
+            {
+                "tenant_id": b.tenant_id,
+                "pool_id": b.pool_id,
+                "gpu_id": b.gpu_id,
+                "reservation_id": b.reservation_id,
+                "piece": b.piece,
+                "device": b.device,
+                "class": b.cls,
+                "atom_id": b.atom_id,
+                "generation": b.generation,
+                "units": to_multirange(b.units),
+                "starts": b.start,
+                "ends": b.end,
+                "held_until": b.held_until,
+                "share_num": b.share.numerator,
+                "share_den": b.share.denominator,
+            }
+            for b in bookings
+        ]
+    )
+
+
+def host_rows_of(bookings: Sequence[NewHostBooking]) -> str:
+    """Return the rows of host resources, as one parameter of the statement that inserts them."""
+    return as_rows(
+        [
+            {
+                "tenant_id": b.tenant_id,
+                "node_id": b.node_id,
+                "reservation_id": b.reservation_id,
+                "vcpu": b.vcpu_milli,
+                "memory": b.memory_mib,
+                "starts": b.start,
+                "ends": b.end,
+            }
+            for b in bookings
+        ]
+    )

@@ -16,12 +16,22 @@ from apportion.bookings.changes import (
     BookingKey,
     GpuChange,
     HostChange,
+    Since,
     changes,
     gpu_change,
     horizon,
     live,
 )
-from apportion.bookings.holding import Holding, Plan, hold, hold_gpus, hold_nodes
+from apportion.bookings.holding import (
+    Holding,
+    Plan,
+    ask_for_hosts,
+    ask_to_hold,
+    hold,
+    hold_gpus,
+    hold_nodes,
+    take_back,
+)
 from apportion.bookings.partitions import (
     Booked,
     Conflict,
@@ -30,7 +40,7 @@ from apportion.bookings.partitions import (
     live_on,
     release_partition_change,
 )
-from apportion.bookings.planned import NewBooking, NewHostBooking
+from apportion.bookings.planned import NewBooking, NewHostBooking, rows_of
 from apportion.bookings.views import (
     Allocation,
     BookingView,
@@ -51,7 +61,6 @@ from apportion.placement import Held, Move
 from apportion.placement.asks import Split
 from apportion.placement.offers import PARTITION
 from apportion.quantities.units import to_multirange
-from apportion.store.batches import as_rows
 from apportion.store.connections import Connection
 from apportion.store.errors import Violation, guards, register
 from apportion.store.sql import load
@@ -76,7 +85,10 @@ __all__ = [
     "Places",
     "Plan",
     "PoolHeld",
+    "Since",
     "allocated",
+    "ask_for_hosts",
+    "ask_to_hold",
     "book_partition_change",
     "booked_atoms",
     "calendar",
@@ -108,6 +120,7 @@ __all__ = [
     "redeal",
     "release_partition_change",
     "shown_attributes",
+    "take_back",
     "unheard_usage",
     "usage",
     "withdraw",
@@ -177,37 +190,9 @@ async def insert(connection: Connection, bookings: Sequence[NewBooking]) -> set[
     """
     if not bookings:
         return set()
-    rows = [
-        {
-            "tenant_id": b.tenant_id,
-            "pool_id": b.pool_id,
-            "gpu_id": b.gpu_id,
-            "reservation_id": b.reservation_id,
-            "piece": b.piece,
-            "device": b.device,
-            "class": b.cls,
-            "atom_id": b.atom_id,
-            "generation": b.generation,
-            "units": to_multirange(b.units),
-            "starts": b.start,
-            "ends": b.end,
-            "held_until": b.held_until,
-            "share_num": b.share.numerator,
-            "share_den": b.share.denominator,
-        }
-        for b in bookings
-    ]
-    parameters = {"rows": as_rows(rows)}
-    try:
-        # Clashes are rare, and ON CONFLICT searches the constraint's index twice for every row.
-        async with connection.pipeline():
-            await connection.execute(_QUERIES["before_inserting"])
-            await connection.execute(_QUERIES["insert_all"], parameters)
-    except ExclusionViolation:
-        await connection.execute(_QUERIES["take_back"])
-        cursor = await connection.execute(_QUERIES["insert_those_free"], parameters)
-        return {(row["reservation_id"], row["piece"]) for row in await cursor.fetchall()}
-    return {booking.key for booking in bookings}
+    parameters = {"rows": rows_of(bookings)}
+    cursor = await connection.execute(_QUERIES["insert_those_free"], parameters)
+    return {(row["reservation_id"], row["piece"]) for row in await cursor.fetchall()}
 
 
 async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]) -> set[int]:
@@ -217,32 +202,9 @@ async def insert_host(connection: Connection, bookings: Sequence[NewHostBooking]
     """
     if not bookings:
         return set()
-    nodes = sorted({booking.node_id for booking in bookings})
-    rows = [
-        {
-            "tenant_id": b.tenant_id,
-            "node_id": b.node_id,
-            "reservation_id": b.reservation_id,
-            "vcpu": b.vcpu_milli,
-            "memory": b.memory_mib,
-            "starts": b.start,
-            "ends": b.end,
-        }
-        for b in bookings
-    ]
-    window = {
-        "ids": nodes,
-        "start": min(booking.start for booking in bookings),
-        "end": max(booking.end for booking in bookings),
-    }
     async with connection.pipeline():
-        await connection.execute(_QUERIES["insert_host"], {"rows": as_rows(rows)})
-        peaks = await connection.execute(_QUERIES["host_peaks"], window)
-    return {
-        row["node_id"]
-        for row in await peaks.fetchall()
-        if row["vcpu"] > row["vcpu_capacity"] or row["memory"] > row["memory_capacity"]
-    }
+        asked = await ask_for_hosts(connection, bookings)
+    return await asked.overfull()
 
 
 async def withdraw(connection: Connection, reservation_ids: Collection[str]) -> None:

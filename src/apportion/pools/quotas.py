@@ -15,7 +15,7 @@ from apportion.events.service import Event, append
 from apportion.pools.amounts import EQUIVALENTS, read_limit, show_limit, subtract
 from apportion.pools.rows import QUERIES, Row, hold_own, may, quota_view
 from apportion.pools.schemas import Limit, Quantity, QuotaSet, QuotaView
-from apportion.store.connections import Connection, retrying, transaction
+from apportion.store.connections import Connection, Cursor, retrying, transaction
 from apportion.store.errors import guards, register
 from apportion.store.runtime import Runtime
 
@@ -175,9 +175,43 @@ async def charge(connection: Connection, amounts: Mapping[QuotaKey, Decimal]) ->
 
     Raises QuotaExceededError when a limit does not cover a charge; nothing must be kept then.
     """
+    await (await ask_to_charge(connection, amounts)).check()
+
+
+@dataclass(frozen=True, slots=True)
+class AskedToCharge:
+    """What was asked for in a pipeline, whose answer is there when that is done."""
+
+    _wanted: Mapping[QuotaKey, Decimal]
+    _charged: Cursor | None
+
+    async def check(self) -> None:
+        """Raise QuotaExceededError where a limit does not cover a charge."""
+        if self._charged is None:
+            return
+        rows = await self._charged.fetchall()
+        charged = {(row["tenant_id"], row["pool_id"], row["resource"]) for row in rows}
+        # What is given back to a quota that was taken away is nobody's any more.
+        missing = [
+            (key, amount)
+            for key, amount in self._wanted.items()
+            if amount > 0 and key not in charged
+        ]
+        if missing:
+            (tenant, pool, resource), amount = missing[0]
+            raise QuotaExceededError(
+                f"the quota of {tenant} on {pool} does not cover this much {resource}",
+                details={"pool_id": pool, "resource": resource, "asked": str(amount)},
+            )
+
+
+async def ask_to_charge(
+    connection: Connection, amounts: Mapping[QuotaKey, Decimal]
+) -> AskedToCharge:
+    """Do as `charge` in a pipeline; whether the limits cover it is to be checked after it."""
     wanted = {key: amount for key, amount in sorted(amounts.items()) if amount}
     if not wanted:
-        return
+        return AskedToCharge(wanted, None)
     parameters = {
         "tenants": [key[0] for key in wanted],
         "pools": [key[1] for key in wanted],
@@ -186,16 +220,7 @@ async def charge(connection: Connection, amounts: Mapping[QuotaKey, Decimal]) ->
     }
     # Locked in one order first: two charges of several rows would deadlock in different orders.
     await connection.execute(QUERIES["lock_quotas"], parameters)
-    cursor = await connection.execute(QUERIES["charge"], parameters)
-    charged = {(r["tenant_id"], r["pool_id"], r["resource"]) for r in await cursor.fetchall()}
-    # What is given back to a quota that was taken away is nobody's any more.
-    missing = [key for key, amount in wanted.items() if amount > 0 and key not in charged]
-    if missing:
-        tenant, pool, resource = missing[0]
-        raise QuotaExceededError(
-            f"the quota of {tenant} on {pool} does not cover this much {resource}",
-            details={"pool_id": pool, "resource": resource, "asked": str(wanted[missing[0]])},
-        )
+    return AskedToCharge(wanted, await connection.execute(QUERIES["charge"], parameters))
 
 
 def read_limits(limits: Mapping[Any, Limit], *, field: str) -> dict[str, Decimal | None]:

@@ -7,8 +7,10 @@ from apportion.pools.creating import create_pool
 from apportion.pools.gates import Turn, close_gates_of
 from apportion.pools.offers import list_offers, offer_pool, unoffer_pool
 from apportion.pools.quotas import (
+    AskedToCharge,
     Quota,
     QuotaKey,
+    ask_to_charge,
     charge,
     find_quota,
     get_quota,
@@ -46,6 +48,7 @@ from apportion.pools.validators import (
 
 __all__ = [
     "EQUIVALENTS",
+    "AskedToCharge",
     "PoolBefore",
     "PoolChange",
     "PoolRecord",
@@ -55,6 +58,7 @@ __all__ = [
     "Turn",
     "archive_pool",
     "archived_pools",
+    "ask_to_charge",
     "changed_pools",
     "changed_quotas",
     "charge",

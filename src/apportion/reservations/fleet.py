@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from apportion.bookings import service as bookings
-from apportion.bookings.service import ENDLESS, GpuChange, Holding, HostChange
+from apportion.bookings.service import ENDLESS, GpuChange, Holding, HostChange, Since
 from apportion.nodes import service as nodes
 from apportion.nodes.service import AtomFacts
 from apportion.placement import FOREVER, PoolIndex
@@ -53,6 +53,10 @@ class Fleet:
         self._agents: dict[str, frozenset[int]] = {}
         self._revisions: dict[str, int] = {}
         self._horizon = "0"
+        self._own: set[str] = set()
+        """Transactions of ours of whose bookings we know that the pictures have all of them."""
+        self.doubts = 0
+        """How often what the pictures had of our own transactions may have gone from them."""
         self._lock = asyncio.Lock()
 
     async def sync(self, connection: Connection, pool_ids: Sequence[str], now: datetime) -> str:
@@ -66,9 +70,9 @@ class Fleet:
             try:
                 horizon = await self._read(connection, since, now)
             except BaseException:
-                self.rewind(since)
+                self._reach(since)
                 raise
-            self.rewind(horizon)
+            self._reach(horizon)
             revisions = await nodes.fleet_revisions(connection, pool_ids)
             for pool_id, revision in revisions.items():
                 if self._revisions.get(pool_id) != revision:
@@ -79,14 +83,28 @@ class Fleet:
     async def _read(self, connection: Connection, since: str, now: datetime) -> str:
         if not self.indexes:
             return await bookings.horizon(connection)
-        horizon, gpus, hosts = await bookings.changes(connection, since, now)
+        horizon, gpus, hosts = await bookings.changes(connection, self.known(since), now)
         self._apply(gpus, hosts)
+        self._own = {each for each in self._own if int(each) >= int(horizon)}
         return horizon
+
+    def known(self, position: str) -> Since:
+        """Return up to where the pictures have all, who knows of all before a position."""
+        return Since(position, tuple(self._own))
+
+    def wrote(self, xid: str, doubts: int) -> None:
+        """Note that a transaction committed of which the pictures have all that it booked.
+
+        To read that again took longer than to decide it. ``doubts`` is what there was of them
+        before it was decided: where there are more by now, it is read as that of others.
+        """
+        if doubts == self.doubts:
+            self._own.add(xid)
 
     def learn(self, holding: Holding, since: str) -> None:
         """Take up what changed since a position; others may have read later things meanwhile."""
         self._apply(holding.gpu_changes, holding.host_changes)
-        self.rewind(since)
+        self._reach(since)
 
     def rewind(self, horizon: str) -> None:
         """Read again, at the next sync, what has changed since a position that `sync` returned.
@@ -94,7 +112,15 @@ class Fleet:
         Whoever lets go of what it held in a picture may be wrong about that: its commit may have
         arrived though the answer did not, or a twin with the same key holds the very same.
         """
+        self._doubt()
+        self._reach(horizon)
+
+    def _reach(self, horizon: str) -> None:
         self._horizon = min(self._horizon, horizon, key=int)
+
+    def _doubt(self) -> None:
+        self.doubts += 1
+        self._own.clear()
 
     def standings(self, now: datetime) -> dict[str, tuple[int, int]]:
         """Return for each known pool what stays the same while nothing is given back."""
@@ -116,6 +142,8 @@ class Fleet:
     async def _load(self, connection: Connection, pool_id: str, now: datetime) -> None:
         state = await nodes.load_fleet(connection, pool_id)
         held = await bookings.live(connection, pool_id, now)
+        # What is decided on the old picture, and commits when the new one is read, is not in it.
+        self._doubt()
         self.indexes[pool_id] = PoolIndex(state.nodes)
         self._atoms[pool_id] = state.atoms
         self._agents[pool_id] = state.agents

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
@@ -11,14 +10,7 @@ from psycopg.errors import ExclusionViolation, UniqueViolation
 
 from apportion.bookings import service as bookings
 from apportion.errors import ConflictError, QuotaExceededError
-from apportion.nodes import service as nodes
-from apportion.pools.service import (
-    QuotaKey,
-    Turn,
-    archived_pools,
-    charge,
-    hold_with_quotas,
-)
+from apportion.pools.service import Turn, archived_pools, hold_with_quotas
 from apportion.reservations import rows
 from apportion.reservations.admission import Draft
 from apportion.reservations.fleet import Fleet
@@ -26,6 +18,7 @@ from apportion.reservations.plan import Decision, Placed, Planner
 from apportion.reservations.reasons import Refused
 from apportion.reservations.stored import sooner_draft_of
 from apportion.reservations.trying import Chosen, Stands, Try, decide_all, taken_of
+from apportion.reservations.writing import MovedError, record, write, write_at_once
 from apportion.store.connections import Connection, retrying
 from apportion.store.groups import GoOn, Groups
 from apportion.store.runtime import Runtime
@@ -54,8 +47,6 @@ class _PartError(Exception):
         super().__init__()
         self.decisions = decisions
 
-
-_NOTHING: Final[Mapping[QuotaKey, Decimal]] = {}
 
 Prepare = Callable[[Connection], Awaitable[None]]
 """What is written before drafts that are placed all or none."""
@@ -186,13 +177,17 @@ class Placer:
                 raise _StaleError from clash
 
         try:
-            return await retrying(self._runtime.db, work)
-        except (_StaleError, QuotaExceededError):
+            outcome = await retrying(self._runtime.db, work)
+        except (_StaleError, MovedError, QuotaExceededError):
             _let_go(tries)
             return {}, True
         except BaseException:
             _let_go(tries)
             raise
+        for each in tries:
+            if each.xid is not None:
+                self._fleet.wrote(each.xid, each.doubts)
+        return outcome
 
     async def _once(self, work: _Work, connection: Connection, tries: list[Try]) -> _Outcome:
         now = self._runtime.now()
@@ -203,14 +198,27 @@ class Placer:
         decisions = decide_all(current, [draft for draft in drafts if draft.id in fresh])
         if len(decisions) == len(fresh):
             work.decided_all()
-        chosen = await self._hold(connection, current, decisions, now)
-        lost = chosen.lost | await self._write(connection, chosen, now)
-        current.let_go(lost)
-        kept = [each for each in chosen.decisions if each.draft.id not in lost]
-        await self._record(connection, kept, now)
+        chosen = await self._settle(connection, current, decisions, now)
         there = [draft.id for draft in drafts if draft.id not in fresh]
-        final = dict.fromkeys(there) | {each.draft.id: each for each in kept}
-        return final, bool(lost) or chosen.anew
+        final = dict.fromkeys(there) | {each.draft.id: each for each in chosen.kept}
+        return final, bool(chosen.lost) or chosen.anew
+
+    async def _settle(
+        self, connection: Connection, current: Try, decisions: Sequence[Decision], now: datetime
+    ) -> Chosen:
+        """Write what was decided, and what is decided in its stead where others were faster."""
+        chosen = Chosen(list(decisions))
+        at_once = bool(chosen.placed) and not chosen.moves
+        await self._hold(connection, current, chosen, now, at_once=at_once)
+        if not chosen.written:
+            if at_once:
+                # What was tried is taken back; now each loses by itself.
+                since = self._fleet.known(current.horizon)
+                await bookings.hold(connection, chosen.plan, since, now, again=True)
+            chosen.lost |= await write(connection, chosen, now)
+            await record(connection, chosen.kept, now)
+        current.let_go(chosen.lost)
+        return chosen
 
     async def _forward(self, work: _Work, connection: Connection, tries: list[Try]) -> _Outcome:
         """Move the first that can start sooner; those before it stay, and those behind are left."""
@@ -240,14 +248,15 @@ class Placer:
         """Give up where a reservation is, and take the place that was found for it."""
         found, stands = sooner
         before = await bookings.of_reservations(connection, [found.draft.id])
-        chosen = await self._hold(connection, current, [found], now)
+        chosen = Chosen([found])
+        await self._hold(connection, current, chosen, now)
         if not chosen.placed:
             raise _StaleError
         [placed] = chosen.placed
         await bookings.finish(connection, [placed.draft.id], now)
-        if await self._write(connection, chosen, now):
+        if await write(connection, chosen, now):
             raise _StaleError
-        await self._record(connection, [placed], now, given_back=stands.charges)
+        await record(connection, [placed], now, given_back=stands.charges)
         await rows.tell_sooner(connection, placed, before[placed.draft.id], now)
         return placed
 
@@ -266,15 +275,16 @@ class Placer:
         decisions: list[Decision] = []
         while rest := drafts[len(decisions) :]:
             # What deals others' units again is written by itself: they must be there to be dealt.
-            chosen = await self._hold(connection, current, decide_all(current, rest), now)
+            chosen = Chosen(decide_all(current, rest))
+            await self._hold(connection, current, chosen, now)
             some = chosen.decisions
             if not all(isinstance(each, Placed) for each in some):
                 others = [current.decide(draft) for draft in rest[len(some) :]]
                 raise _PartError([*decisions, *some, *others])
-            if chosen.lost or await self._write(connection, chosen, now):
+            if chosen.lost or await write(connection, chosen, now):
                 raise _StaleError
             decisions += some
-        await self._record(connection, decisions, now)
+        await record(connection, decisions, now)
         return {each.draft.id: each for each in decisions}, False
 
     async def _look(self, connection: Connection, work: _Work, now: datetime) -> Try:
@@ -294,38 +304,45 @@ class Placer:
         archived = await archived_pools(connection, gone) if gone else ()
         # Before looking who is there: whoever commits after that look is read at the next sync.
         horizon = await self._fleet.sync(connection, sorted(usable), now)
-        return Try(self._fleet, horizon, Planner(self._fleet, pools, archived, quotas, now))
+        planner = Planner(self._fleet, pools, archived, quotas, now)
+        return Try(self._fleet, horizon, planner, self._fleet.doubts)
 
     async def _hold(
         self,
         connection: Connection,
         current: Try,
-        decisions: Sequence[Decision],
+        chosen: Chosen,
         now: datetime,
-    ) -> Chosen:
+        *,
+        at_once: bool = False,
+    ) -> None:
         """Hold what was found; what others took meanwhile is decided again, and held in its stead.
 
-        Each time costs one trip, in which all is read that others did: see `bookings.hold`. What
-        nobody will have found a place by then, or has on a GPU that was cut otherwise, is lost.
+        Each time costs one trip, in which all is read that others did: see `bookings.hold`; or, if
+        ``at_once``, all is written where they did nothing: see `write_at_once`. What nobody will
+        have found a place by then, or has on a GPU that was cut otherwise, is lost.
         """
-        chosen = Chosen(list(decisions))
         for looks in range(1, LOOKS_MAX + 1):
-            placed = chosen.placed
+            placed, plan = chosen.placed, chosen.plan
             if not placed:
                 break
-            plan = bookings.Plan(
-                [booking for each in placed for booking in each.bookings],
-                [host for each in placed for host in each.hosts],
-                {node for each in placed for node in each.nodes},
+            since = self._fleet.known(current.horizon)
+            holding = (
+                await write_at_once(connection, chosen, since, now)
+                if at_once
+                else await bookings.hold(connection, plan, since, now, again=chosen.anew)
             )
-            since = current.horizon
-            holding = await bookings.hold(connection, plan, since, now, again=chosen.anew)
+            if holding is None:
+                break
+            if chosen.written:
+                current.xid = holding.xid
+                break
             chosen.lost |= {b.reservation_id for b in plan.bookings if b.gpu_id not in holding.gpus}
             if not holding.tells:
                 break
             if any(each.moves for each in placed):
                 raise _StaleError
-            self._fleet.learn(holding, since)
+            self._fleet.learn(holding, since.position)
             taken = taken_of(plan.bookings, holding) | current.overfull(placed)
             if not taken:
                 break
@@ -335,46 +352,6 @@ class Placer:
                 chosen.lost |= taken
             else:
                 chosen.decide_again(current, taken - chosen.lost)
-        return chosen
-
-    async def _write(self, connection: Connection, chosen: Chosen, now: datetime) -> set[str]:
-        """Book what is held; returns the ids of those that lost."""
-        placed = chosen.placed
-        hosts = [host for each in placed for host in each.hosts]
-        overfull = await bookings.insert_host(connection, hosts)
-        lost = {host.reservation_id for host in hosts if host.node_id in overfull}
-        wanted = [b for each in placed if each.draft.id not in lost for b in each.bookings]
-        moves = [m for each in placed if each.draft.id not in lost for m in each.moves]
-        if not await bookings.redeal(connection, moves, now):
-            raise _StaleError
-        won = await bookings.insert(connection, wanted)
-        lost |= {booking.reservation_id for booking in wanted if booking.key not in won}
-        if lost and moves:
-            raise _StaleError
-        await bookings.withdraw(connection, lost)
-        return lost
-
-    async def _record(
-        self,
-        connection: Connection,
-        kept: Sequence[Decision],
-        now: datetime,
-        given_back: Mapping[QuotaKey, Decimal] = _NOTHING,
-    ) -> None:
-        charges = {key: -amount for key, amount in given_back.items()}
-        for each in kept:
-            if not isinstance(each, Placed):
-                continue
-            for resource, amount in each.charges.items():
-                key = each.quota_key(resource)
-                charges[key] = charges.get(key, Decimal(0)) + amount
-        asked = [each.draft.id for each in kept if isinstance(each, Placed) and each.asked]
-        # In one go: the database writes reservations while we still put events into words.
-        async with connection.pipeline():
-            await nodes.assign(connection, asked, now)
-            await rows.write(connection, kept, now)
-            await rows.tell(connection, now, kept)
-            await charge(connection, charges)
 
 
 async def _count_series(connection: Connection, current: Try, row: Mapping[str, Any]) -> None:

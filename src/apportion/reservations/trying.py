@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from apportion.bookings.service import Holding, NewBooking, Places
+from apportion.bookings.service import Holding, NewBooking, Places, Plan
 from apportion.placement import Held
 from apportion.placement.picture import Lifted
 from apportion.pools.service import QuotaKey
@@ -29,6 +29,9 @@ class Try:
     fleet: Fleet
     horizon: str
     planner: Planner
+    doubts: int
+    xid: str | None = None
+    """This transaction, where all that it has booked is what is held in the pictures."""
     held: list[Placed] = field(default_factory=list[Placed])
     lifted: list[tuple[str, Lifted]] = field(default_factory=list[tuple[str, Lifted]])
 
@@ -81,17 +84,40 @@ class Try:
 
 @dataclass(slots=True)
 class Chosen:
-    """What is to be written, the ids of what has lost, and whether others made us think anew."""
+    """What is to be written, the ids of what has lost, and whether others made us think anew.
+
+    ``written`` tells whether all of it is written by now.
+    """
 
     decisions: list[Decision]
     lost: set[str] = field(default_factory=set[str])
     anew: bool = False
+    written: bool = False
 
     @property
     def placed(self) -> list[Placed]:
         """What has a place and has not lost it."""
-        found = (each for each in self.decisions if isinstance(each, Placed))
-        return [each for each in found if each.draft.id not in self.lost]
+        return [each for each in self.kept if isinstance(each, Placed)]
+
+    @property
+    def kept(self) -> list[Decision]:
+        """What was decided, but for what has lost its place."""
+        return [each for each in self.decisions if each.draft.id not in self.lost]
+
+    @property
+    def moves(self) -> bool:
+        """Whether somebody makes way for any of it."""
+        return any(each.moves for each in self.placed)
+
+    @property
+    def plan(self) -> Plan:
+        """What is to be held and booked for it."""
+        placed = self.placed
+        return Plan(
+            [booking for each in placed for booking in each.bookings],
+            [host for each in placed for host in each.hosts],
+            {node for each in placed for node in each.nodes},
+        )
 
     def decide_again(self, current: Try, taken: Collection[str]) -> None:
         """Decide once more what others took, in its order, beside what has its place."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
-from psycopg import AsyncConnection, Error
+from psycopg import AsyncConnection, AsyncCursor, Error
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
@@ -21,6 +21,7 @@ from apportion.store.errors import RETRYABLE, translate
 
 T = TypeVar("T")
 Connection = AsyncConnection[DictRow]
+Cursor = AsyncCursor[DictRow]
 Pool = AsyncConnectionPool[Connection]
 
 _CONNECT_SECONDS: Final = 10
