@@ -1,17 +1,21 @@
-"""What is to be booked: pieces of GPUs, and host resources."""
+"""What is to be booked: pieces of GPUs, and host resources.
+
+The pieces are named tuples, as all of which every reservation makes some: as fixed as a frozen
+dataclass, and made in less than half of its time.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
+from typing import NamedTuple
 
 from apportion.bookings.changes import BookingKey
 from apportion.quantities.units import to_multirange
 from apportion.store.batches import as_rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewBooking:
+class NewBooking(NamedTuple):
     """One piece: ``units`` is a mask, [start, end) the window, ``share`` what of a GPU it is.
 
     ``held_until`` is the end, or later: by then it is cleaned up, and others can have it.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from apportion.quantities.units import from_multirange
 from apportion.store.connections import Connection
@@ -34,8 +34,7 @@ class Allocation:
     in_hands: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BookingView:
+class BookingView(NamedTuple):
     """A booking as it is shown.
 
     ``attributes`` are what its atom is, where it has one. ``allocation`` is None while its window

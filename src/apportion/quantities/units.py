@@ -7,6 +7,7 @@ bits set, written ``{[0,)}``, so that it clashes with any booking of the GPU.
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 WHOLE: Final = -1
@@ -63,6 +64,7 @@ def lowest(mask: int, count: int) -> int:
     raise ValueError("not enough free units")
 
 
+@lru_cache(maxsize=4096)
 def to_multirange(mask: int) -> str:
     """Write a mask as PostgreSQL's int4multirange, ``{[0,4),[8,9)}``; ``WHOLE`` is ``{[0,)}``."""
     if mask == WHOLE:

@@ -8,6 +8,7 @@ is refused.
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, timezone
+from functools import lru_cache
 from typing import Final
 
 from apportion.errors import InvalidInputError
@@ -110,6 +111,7 @@ def parse_instant(text: str, *, field: str) -> datetime:
         raise _bad_instant(f"does not exist ({error})", text, field) from None
 
 
+@lru_cache(maxsize=1024)
 def format_instant(instant: datetime) -> str:
     """Write an aware instant as RFC 3339 in UTC; microseconds only if there are any."""
     if instant.tzinfo is None:

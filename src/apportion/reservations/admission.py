@@ -2,10 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 
@@ -29,12 +28,12 @@ from apportion.reservations.window_schemas import SeriesCreate
 from apportion.reservations.windows import LAST
 
 _INSTANT: Final = timedelta(microseconds=1)
+_NOTHING: Final[Mapping[str, Any]] = {}
 _ITS_OWN: Final = {"idempotency_key", "name"}
 """What of a request says nothing of what is asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class Draft(NamedTuple):
     """An admitted request on its way to a place.
 
     The window is [asked_start, asked_end), or ``duration`` from the moment that it is placed, or
@@ -60,7 +59,7 @@ class Draft:
     pending_until: datetime
     request_hash: bytes
     created_at: datetime
-    placement: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    placement: Mapping[str, Any] = _NOTHING
     members: int = 1
     end_before: datetime | None = None
     open_ended: bool = False
@@ -70,7 +69,7 @@ class Draft:
     waiting: bool = False
     reserving: bool = False
     sooner_than: datetime | None = None
-    reason: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    reason: Mapping[str, Any] = _NOTHING
 
     @property
     def tenant_id(self) -> str:

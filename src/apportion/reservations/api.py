@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SerializeAsAny
 
 from apportion.doors.idempotency import KeyHeader, one_key
 from apportion.doors.paging import Cursor, Filter, Limit, Page, bad_cursor, cut, decode_cursor
@@ -64,7 +64,8 @@ class BatchRefused(BaseModel):
 class BatchAnswer(BaseModel):
     """One answer for each ask, in the same order, and what was planned for several together."""
 
-    items: list[BatchMade | BatchRefused]
+    # What it is by itself is written twice as fast as what one of a union may be.
+    items: list[SerializeAsAny[BatchMade | BatchRefused]]
     plans: list[BatchPlan]
 
 

@@ -7,7 +7,7 @@ booking its exclusiveness.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -84,7 +84,7 @@ async def _plan(index: PoolIndex, pool: PoolRecord, drafts: Sequence[Draft], now
     asks = [draft.ask for draft in drafts]
     batch = await asyncio.to_thread(place_batch_exact, index, asks, window, TIME_LIMIT)
     planned = tuple(
-        replace(draft, offer=answer if isinstance(answer, Offer) else None)
+        draft._replace(offer=answer if isinstance(answer, Offer) else None)
         for draft, answer in zip(drafts, batch.answers, strict=True)
     )
     return Plan(pool.id, planned, batch)

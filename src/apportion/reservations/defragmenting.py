@@ -8,7 +8,7 @@ missed the database refuses, and nothing is changed.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -290,8 +290,7 @@ def _is_same(row: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
 def _going_on(draft: Draft, own_id: str, window: tuple[datetime, datetime], now: datetime) -> Draft:
     """Return the draft of the reservation as which one that runs goes on elsewhere."""
     start, end = window
-    return replace(
-        draft,
+    return draft._replace(
         id=own_id,
         asked_start=start,
         asked_end=end,

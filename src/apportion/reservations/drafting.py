@@ -1,7 +1,7 @@
 """From a request to a draft: admitted to its pools, allowed by policies, held to windows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -45,8 +45,7 @@ class Drafting:
             draft = admitted(self._caller, request, self._rights, identity, now)
             self._alike[text] = draft
             return draft
-        return replace(
-            alike,
+        return alike._replace(
             id=identity.id,
             name=request.name,
             request_hash=identity.request_hash,

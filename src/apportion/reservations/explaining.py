@@ -116,7 +116,7 @@ def explain(sight: Sight, draft: Draft | None) -> tuple[list[PoolExplained], lis
     first, last = draft.starts(sight.now)
     if not named or first > last:
         return [], []
-    draft = replace(draft, candidates=tuple(pool.id for pool in named))
+    draft = draft._replace(candidates=tuple(pool.id for pool in named))
     seen = sight.look(draft, {})
     lacking = {each.pool.id: each for each in seen.short}
     pools = [_pool(sight, draft, pool, seen, lacking.get(pool.id)) for pool in named]

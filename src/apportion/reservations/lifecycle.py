@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
@@ -144,7 +143,7 @@ class Lifecycle:
             above = await find_ancestors(connection, [draft.tenant_id for draft in drafts])
         # A tenant that was deleted just then has nobody above it: what it waits for fails.
         return [
-            replace(each, by=Caller(tenant, SYSTEM.actor, ancestors=above.get(tenant, ())))
+            each._replace(by=Caller(tenant, SYSTEM.actor, ancestors=above.get(tenant, ())))
             for each in drafts
             for tenant in (each.tenant_id,)
         ]

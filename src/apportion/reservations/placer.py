@@ -1,7 +1,7 @@
 """Placing a batch of drafts: plan on the pictures, let the database judge, try again what lost."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -234,7 +234,7 @@ class Placer:
             if row is None:
                 continue
             stands = Stands(row["pool_id"], places[draft.id], rows.charged(row))
-            fresh = replace(sooner_draft_of(row), by=draft.by)
+            fresh = sooner_draft_of(row)._replace(by=draft.by)
             await _count_series(connection, current, row)
             sooner = current.bring_forward(fresh, stands)
             if sooner is not None:

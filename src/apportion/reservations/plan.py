@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
+from typing import NamedTuple
 
 from apportion.bookings.service import Allocation, BookingView, NewBooking, NewHostBooking
 from apportion.nodes.service import ASKED
@@ -36,8 +37,7 @@ from apportion.reservations.schemas import State
 from apportion.reservations.slack import earliest_start
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A draft, the pool it got, the room there, the window, and what it takes of the quota.
 
     ``offers`` has one for each member, in whose order the pieces are numbered; ``hosts`` one for

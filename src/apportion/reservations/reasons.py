@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -193,7 +193,7 @@ class Reasons:
         """Let a draft wait where the offers have it stand that are held now."""
         usable = self._usable(draft)
         priority = max(pool.priority for pool in usable)
-        standing = replace(draft, priority=priority)
+        standing = draft._replace(priority=priority)
         waits_for = {topics.helping(pool_id, each) for pool_id, each in verdicts.items()}
         waits_for |= {topics.quota(each.key) for each in short}
         # Where it would lie decided what it costs: another place may cost less.

@@ -6,7 +6,6 @@ earliest start that its pools have for it, and what comes after it is placed aro
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -56,7 +55,7 @@ class Reserving:
             if full:
                 put_off[row["id"]] = max(now, min(each["next"] for each in full)) + _MOMENT
                 continue
-            done = await self._try([replace(self._read(row), reserving=True)])
+            done = await self._try([self._read(row)._replace(reserving=True)])
             placed += done
             for pool_id in row["candidates"] if done else ():
                 # In which of them it is, the next tick knows.

@@ -1,7 +1,6 @@
 """Series: the same ask in every window of a recurrence, placed all together or not at all."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -185,9 +184,8 @@ class SeriesService:
         # In the order of their windows, so that a list by id is one by time.
         ids = sorted(self._runtime.new_id("res") for _ in windows)
         return [
-            replace(
-                _admitted(caller, ask, rights, Identity(own_id, identity.request_hash), now),
-                series_id=identity.id,
+            _admitted(caller, ask, rights, Identity(own_id, identity.request_hash), now)._replace(
+                series_id=identity.id
             )
             for own_id, ask in zip(ids, asks_of(request, windows), strict=True)
         ]

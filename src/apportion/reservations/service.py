@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -146,7 +146,7 @@ class Reservations:
                 connection, self.fleet, caller, {*usable, *row["candidates"]}, now
             )
         # From here on nothing is awaited: what is held would else change while it is told.
-        draft = replace(draft_of(row), by=caller)
+        draft = draft_of(row)._replace(by=caller)
         pools, suggestions = explain(sight, draft if row["state"] == "pending" else None)
         return ReservationExplained(
             reservation=view,

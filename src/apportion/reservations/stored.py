@@ -1,7 +1,6 @@
 """Reading a stored reservation back into the draft that it was placed from."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from apportion.authority.service import SYSTEM, Caller
@@ -47,14 +46,13 @@ def sooner_draft_of(row: Mapping[str, Any]) -> Draft:
 
     One that was put off looks for one that is no sooner than it had, and ends when it does.
     """
-    draft = replace(draft_of(row), reserving=True, sooner_than=row["starts_at"])
+    draft = draft_of(row)._replace(reserving=True, sooner_than=row["starts_at"])
     end = None if row["open_ended"] else row["ends_at"]
     if row["delayed_from"] is None:
-        return replace(draft, duration=None if end is None else end - row["starts_at"])
+        return draft._replace(duration=None if end is None else end - row["starts_at"])
     # In each pool a series lives on one quota: what one of it is charged there the others live on.
     candidates = draft.candidates if draft.series_id is None else (row["pool_id"],)
-    return replace(
-        draft,
+    return draft._replace(
         candidates=candidates,
         asked_start=row["delayed_from"],
         asked_end=end,
