@@ -22,6 +22,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _UNREAD = str(2**64)
 """A position after all transactions."""
+_FORGOTTEN = -1
+"""No revision of a fleet."""
 LARGE = 10_000
 """From so many nodes on it is worth a second that a picture lies well in memory."""
 
@@ -114,6 +116,11 @@ class Fleet:
         """
         self._doubt()
         self._reach(horizon)
+
+    def forget(self, pool_ids: Iterable[str]) -> None:
+        """Load some pools anew at the next sync: what their pictures have as free was booked."""
+        for pool_id in pool_ids:
+            self._revisions[pool_id] = _FORGOTTEN
 
     def _reach(self, horizon: str) -> None:
         self._horizon = min(self._horizon, horizon, key=int)

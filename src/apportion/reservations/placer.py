@@ -333,6 +333,7 @@ class Placer:
                 else await bookings.hold(connection, plan, since, now, again=chosen.anew)
             )
             if holding is None:
+                self._fleet.forget({each.pool.id for each in placed})
                 break
             if chosen.written:
                 current.xid = holding.xid

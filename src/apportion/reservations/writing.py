@@ -30,8 +30,9 @@ async def write_at_once(
 
     Who books the same GPUs next waits for all that we do from holding them on, so nothing is said
     to and fro meanwhile. Where something stands in the way, `Chosen.written` is not set: what was
-    tried is to be taken back, and the answer tells what it is that others did. None is for what
-    nobody foresaw, which is taken back already.
+    tried is to be taken back, and the answer tells what it is that others did. None is for units
+    that were booked before and that a picture had as free, which it should not: all that was tried
+    is taken back already.
     """
     plan = chosen.plan
     try:
