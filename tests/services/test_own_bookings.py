@@ -148,3 +148,16 @@ async def test_a_picture_that_has_as_free_what_is_booked_is_made_anew(
         world.reservations = server
         assert await world.drift() == {}
     assert await world.findings() == []
+
+
+async def test_a_picture_that_has_as_free_a_host_that_is_full_is_made_anew(world: World, pool):
+    fleet = world.reservations.fleet
+    taken = await world.create(ask(pool.id, device(), vcpu=40))
+    [node] = [key[1] for key in held_of(fleet) if len(key) == 3]
+    fleet.indexes[pool.id].free_host(node, taken.id)
+    on_it = device(where=[("node", "In", [taken.bookings[0].node])])
+    view = await world.create(ask(pool.id, on_it, vcpu=40))
+    assert (view.state, view.reason["code"]) == ("pending", "host_resources_short")
+    assert await world.used(pool) == {"gpu": 1, "vcpu": 40}
+    assert await world.drift() == {}
+    assert await world.findings() == []

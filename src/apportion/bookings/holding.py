@@ -134,15 +134,6 @@ async def ask_to_hold(
     return AskedToHold(held, changed)
 
 
-async def take_back(connection: Connection) -> None:
-    """Take back all that this transaction did from when it first asked to hold something.
-
-    In a trip of its own, as nothing may follow in one pipeline: what was skipped after an error the
-    driver takes for prepared, until it sees a rollback.
-    """
-    await connection.execute(_QUERIES["hold_anew"])
-
-
 async def ask_for_hosts(
     connection: Connection, bookings: Sequence[NewHostBooking]
 ) -> AskedForHosts:

@@ -30,7 +30,6 @@ from apportion.bookings.holding import (
     hold,
     hold_gpus,
     hold_nodes,
-    take_back,
 )
 from apportion.bookings.partitions import (
     Booked,
@@ -120,7 +119,6 @@ __all__ = [
     "redeal",
     "release_partition_change",
     "shown_attributes",
-    "take_back",
     "unheard_usage",
     "usage",
     "withdraw",

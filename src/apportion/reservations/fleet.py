@@ -118,7 +118,7 @@ class Fleet:
         self._reach(horizon)
 
     def forget(self, pool_ids: Iterable[str]) -> None:
-        """Load some pools anew at the next sync: what their pictures have as free was booked."""
+        """Load some pools anew at the next sync: what their pictures have as free is taken."""
         for pool_id in pool_ids:
             self._revisions[pool_id] = _FORGOTTEN
 

@@ -215,7 +215,9 @@ class Placer:
                 # What was tried is taken back; now each loses by itself.
                 since = self._fleet.known(current.horizon)
                 await bookings.hold(connection, chosen.plan, since, now, again=True)
-            chosen.lost |= await write(connection, chosen, now)
+            refused = await write(connection, chosen, now)
+            self._fleet.forget({e.pool.id for e in chosen.placed if e.draft.id in refused})
+            chosen.lost |= refused
             await record(connection, chosen.kept, now)
         current.let_go(chosen.lost)
         return chosen
@@ -333,7 +335,6 @@ class Placer:
                 else await bookings.hold(connection, plan, since, now, again=chosen.anew)
             )
             if holding is None:
-                self._fleet.forget({each.pool.id for each in placed})
                 break
             if chosen.written:
                 current.xid = holding.xid

@@ -30,9 +30,8 @@ async def write_at_once(
 
     Who books the same GPUs next waits for all that we do from holding them on, so nothing is said
     to and fro meanwhile. Where something stands in the way, `Chosen.written` is not set: what was
-    tried is to be taken back, and the answer tells what it is that others did. None is for units
-    that were booked before and that a picture had as free, which it should not: all that was tried
-    is taken back already.
+    tried is to be taken back, as ``again`` of `bookings.hold` does, and the answer tells what it is
+    that others did. None is for units that were booked before, though a picture has them as free.
     """
     plan = chosen.plan
     try:
@@ -43,7 +42,6 @@ async def write_at_once(
             hosts = await bookings.ask_for_hosts(connection, plan.hosts) if plan.hosts else None
             charged = await _ask_to_record(connection, chosen.kept, now)
     except ExclusionViolation:
-        await bookings.take_back(connection)
         return None
     holding = await asked.holding()
     overfull = hosts is not None and bool(await hosts.overfull())
