@@ -1,9 +1,11 @@
 """What a server has booked itself it does not read again while its pictures have all of it."""
 
 import pytest
+from psycopg import AsyncConnection
 from services_world import World, held_of, world_on
 
 from apportion.bookings import service as bookings
+from apportion.reservations import fleet as fleets
 from apportion.reservations.service import Reservations
 from apportion.store.connections import open_pool, transaction
 from apportion.store.runtime import Runtime
@@ -122,6 +124,20 @@ async def test_what_is_decided_before_others_let_go_is_read_when_it_is_there(
     read.clear()
     assert await world.drift() == {}
     assert view.id in read
+
+
+async def test_of_many_transactions_the_last_ones_are_left_out(
+    world: World, pool, dsn, monkeypatch, read
+):
+    """Where something old holds the horizon there would be ever more of them."""
+    monkeypatch.setattr(fleets, "OWN_KEPT", 2)
+    await world.create(ask(pool.id, device()))
+    async with await AsyncConnection.connect(dsn) as old:
+        await old.execute("SELECT pg_current_xact_id()")
+        mine = [await world.create(ask(pool.id, device())) for _ in range(4)]
+        read.clear()
+        assert await world.drift() == {}
+        assert {*read} == {each.id for each in mine[:2]}
 
 
 @pytest.mark.parametrize("warm", range(8))

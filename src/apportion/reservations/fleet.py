@@ -24,6 +24,11 @@ _UNREAD = str(2**64)
 """A position after all transactions."""
 _FORGOTTEN = -1
 """No revision of a fleet."""
+OWN_KEPT = 64
+"""The most transactions of ours that are left out: each is compared with each row that is read.
+
+More there are only where something old holds the horizon for long; it is read again then.
+"""
 LARGE = 10_000
 """From so many nodes on it is worth a second that a picture lies well in memory."""
 
@@ -55,7 +60,7 @@ class Fleet:
         self._agents: dict[str, frozenset[int]] = {}
         self._revisions: dict[str, int] = {}
         self._horizon = "0"
-        self._own: set[str] = set()
+        self._own: dict[str, None] = {}
         """Transactions of ours of whose bookings we know that the pictures have all of them."""
         self.doubts = 0
         """How often what the pictures had of our own transactions may have gone from them."""
@@ -87,7 +92,7 @@ class Fleet:
             return await bookings.horizon(connection)
         horizon, gpus, hosts = await bookings.changes(connection, self.known(since), now)
         self._apply(gpus, hosts)
-        self._own = {each for each in self._own if int(each) >= int(horizon)}
+        self._own = {each: None for each in self._own if int(each) >= int(horizon)}
         return horizon
 
     def known(self, position: str) -> Since:
@@ -101,7 +106,9 @@ class Fleet:
         before it was decided: where there are more by now, it is read as that of others.
         """
         if doubts == self.doubts:
-            self._own.add(xid)
+            self._own[xid] = None
+            if len(self._own) > OWN_KEPT:
+                del self._own[next(iter(self._own))]
 
     def learn(self, holding: Holding, since: str) -> None:
         """Take up what changed since a position; others may have read later things meanwhile."""
