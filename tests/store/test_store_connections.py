@@ -129,7 +129,8 @@ async def test_a_deadlock_is_retried_and_both_sides_get_through(counters: Pool):
 
     await asyncio.gather(both("a", "b"), both("b", "a"))
     assert await totals(counters) == [2, 2]
-    assert len(attempts) == 3
+    # One of them began again; where it was back before the other had woken up, once more.
+    assert len(attempts) > 2
 
 
 async def test_retries_are_bounded_and_their_pauses_double_with_jitter(counters: Pool):
