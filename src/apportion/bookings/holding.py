@@ -31,13 +31,13 @@ class Holding:
     """The GPUs that can be booked as planned, and what may stand in the way of that.
 
     Where nothing does, both lists are empty; else they tell all that has changed since the plan.
-    ``xid`` is this transaction.
+    ``xid`` is this transaction; None where no GPU is held.
     """
 
     gpus: frozenset[int]
     gpu_changes: Sequence[GpuChange]
     host_changes: Sequence[HostChange]
-    xid: str
+    xid: str | None
 
     @property
     def tells(self) -> bool:
@@ -60,7 +60,7 @@ class AskedToHold:
             frozenset(row["id"] for row in held),
             [gpu_change(row) for row in changed if row["gpu_id"] is not None],
             [host_change(row) for row in changed if row["node_id"] is not None],
-            held[0]["xid"] if held else "0",
+            held[0]["xid"] if held else None,
         )
 
 

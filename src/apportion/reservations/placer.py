@@ -213,8 +213,7 @@ class Placer:
         if not chosen.written:
             if at_once:
                 # What was tried is taken back; now each loses by itself.
-                since = self._fleet.known(current.horizon)
-                await bookings.hold(connection, chosen.plan, since, now, again=True)
+                await self._hold(connection, current, chosen, now)
             refused = await write(connection, chosen, now)
             self._fleet.forget({e.pool.id for e in chosen.placed if e.draft.id in refused})
             chosen.lost |= refused
@@ -326,14 +325,15 @@ class Placer:
         """
         for looks in range(1, LOOKS_MAX + 1):
             placed, plan = chosen.placed, chosen.plan
-            if not placed:
+            if not (placed or chosen.held):
                 break
             since = self._fleet.known(current.horizon)
             holding = (
                 await write_at_once(connection, chosen, since, now)
                 if at_once
-                else await bookings.hold(connection, plan, since, now, again=chosen.anew)
+                else await bookings.hold(connection, plan, since, now, again=chosen.held)
             )
+            chosen.held = True
             if holding is None:
                 break
             if chosen.written:

@@ -86,12 +86,14 @@ class Try:
 class Chosen:
     """What is to be written, the ids of what has lost, and whether others made us think anew.
 
-    ``written`` tells whether all of it is written by now.
+    ``held`` tells whether it, or what it was before, was to be held: that is taken back by whoever
+    holds it anew. ``written`` tells whether all of it is written by now.
     """
 
     decisions: list[Decision]
     lost: set[str] = field(default_factory=set[str])
     anew: bool = False
+    held: bool = False
     written: bool = False
 
     @property

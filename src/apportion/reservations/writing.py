@@ -37,7 +37,7 @@ async def write_at_once(
     try:
         async with connection.pipeline():
             asked = await bookings.ask_to_hold(
-                connection, plan, since, now, again=chosen.anew, book=True
+                connection, plan, since, now, again=chosen.held, book=True
             )
             hosts = await bookings.ask_for_hosts(connection, plan.hosts) if plan.hosts else None
             charged = await _ask_to_record(connection, chosen.kept, now)
